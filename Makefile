@@ -1,0 +1,64 @@
+# Every target sets up what it needs: a virtual environment in $(VENV), and the model where one is run.
+# The targets are the CI: .ci/run calls them in a fresh environment.
+
+# The first Python of at least 3.11; name another with `make PYTHON=...`.
+PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
+  $(shell $(python) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(python))) python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+ENGINE := $(VENV)/.octavo-engine
+DEV := $(VENV)/.octavo-dev
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check  # -qq: errors alone
+MODEL := smollm2-135m
+
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint types docs bench pull format help-texts clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
+
+demo: pull  ## set up, fetch the model once and let it answer two prompts
+	@$(BIN)/python examples/demo.py
+
+test: $(DEV) pull  ## all tests but those of the documentation
+	@$(BIN)/python -m pytest --ignore=tests/docs
+
+lint: $(DEV)  ## ruff: rules and format, the examples in README and docs too
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: $(DEV)  ## mypy --strict on the library
+	@$(BIN)/mypy
+
+docs: $(DEV) pull  ## run every example of README and docs, check that the quoted help texts are current
+	@$(BIN)/python -m pytest tests/docs
+
+bench: $(DEV) pull  ## run the benchmarks and print their results
+	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+pull: $(ENGINE)  ## fetch the model into the user's cache folder (once)
+	@$(BIN)/octavo pull $(MODEL) >/dev/null
+
+format: $(DEV)  ## let ruff format and mend what it can
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+help-texts: $(ENGINE)  ## write docs/cli.md anew from the programs' help texts
+	@$(BIN)/python docs/help_texts.py --write
+
+clean:  ## remove the environment and what the tools left
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+# A stamp is younger than pyproject.toml when its extra is installed.
+$(ENGINE): pyproject.toml
+	@echo "setting up $(VENV) with $(PYTHON): PyTorch and transformers, a few minutes the first time" >&2
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) --editable '.[engine]'
+	@touch $@
+
+$(DEV): $(ENGINE)
+	@$(PIP_INSTALL) --editable '.[engine,dev]'
+	@touch $@
