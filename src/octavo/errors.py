@@ -1,0 +1,217 @@
+"""Every error octavo raises, as one tree.
+
+Each class is also the builtin a caller would already catch, carries its facts as attributes, and
+says in its message which field is wrong, what it held and what would be right.
+
+::
+
+    OctavoError
+    ├── OutOfPages (MemoryError)            need, free, evictable, short
+    │   └── NeverFits                       total
+    ├── CapacityError (ValueError)          name, value, limit
+    ├── UnknownSequence (KeyError)          id
+    │   └── StaleSequence
+    ├── DuplicateSequence (ValueError)      id
+    ├── LengthError (ValueError)            name, value, low, high
+    ├── TokenError (ValueError)             index, value
+    ├── StepError (RuntimeError)
+    ├── RollbackUnsupported (ValueError)    group, kept_from
+    ├── IntegrityError (AssertionError)     equation, left, right
+    ├── ConfigError (ValueError)            field, value
+    │   └── UnknownArchitecture             architecture, known
+    ├── PlanError (ValueError)              field, value
+    │   └── BudgetTooSmall (MemoryError)    need, have
+    ├── SamplingError (ValueError)          field, value
+    ├── UnsupportedModel (ValueError)       what, why
+    └── ModelError (OSError)                path
+        └── PullError
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class OctavoError(Exception):
+    """Base of every error octavo raises on purpose."""
+
+
+class OutOfPages(OctavoError, MemoryError):
+    """Not enough free or evictable pages for a request; nothing was changed.
+
+    Attributes:
+        need: pages the call needed.
+        free: pages free at the time.
+        evictable: published pages nobody holds, which could have been evicted.
+        short: pages missing by group name.
+    """
+
+    def __init__(self, need: int, free: int, evictable: int, short: Mapping[str, int]) -> None:
+        self.need, self.free, self.evictable, self.short = need, free, evictable, dict(short)
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        missing = ", ".join(f"{n} in {g}" for g, n in self.short.items() if n)
+        have = f"{self.free} are free and {self.evictable} evictable"
+        return f"need {self.need} pages but {have} (short {missing})"
+
+
+class NeverFits(OutOfPages):
+    """A request needs more pages than the whole pool has: waiting cannot help.
+
+    Attributes:
+        total: usable pages of the pool.
+    """
+
+    def __init__(self, need: int, total: int, short: Mapping[str, int]) -> None:
+        self.total = total
+        super().__init__(need, total, 0, short)
+
+    def _message(self) -> str:
+        return f"need {self.need} pages but the whole pool has {self.total}: this can never fit"
+
+
+class CapacityError(OctavoError, ValueError):
+    """A limit fixed beforehand is exceeded: a sequence's, ``max_length`` or ``max_sequences``."""
+
+    def __init__(self, name: str, value: int, limit: int, why: str = "") -> None:
+        self.name, self.value, self.limit = name, value, limit
+        tail = f": {why}" if why else ""
+        super().__init__(f"{name} is {value}, at most {limit} is possible{tail}")
+
+
+class UnknownSequence(OctavoError, KeyError):
+    """The sequence was never admitted here or has been released."""
+
+    def __init__(self, id: object, why: str = "is not known to this cache") -> None:
+        self.id = id
+        super().__init__(f"sequence {id!r} {why}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class StaleSequence(UnknownSequence):
+    """The handle belongs to a sequence that has been released."""
+
+    def __init__(self, id: object) -> None:
+        super().__init__(id, "has been released; its handle is stale")
+
+
+class DuplicateSequence(OctavoError, ValueError):
+    """The id is in use, or the same sequence stands twice in one batch."""
+
+    def __init__(self, id: object, why: str = "is already admitted; release it first") -> None:
+        self.id = id
+        super().__init__(f"sequence {id!r} {why}")
+
+
+class LengthError(OctavoError, ValueError):
+    """A count or length lies outside its range ``low..high`` (``high`` None: no upper bound)."""
+
+    def __init__(
+        self, name: str, value: object, low: int | None, high: int | None, why: str = ""
+    ) -> None:
+        self.name, self.value, self.low, self.high = name, value, low, high
+        upper = "" if high is None else f" and at most {high}"
+        tail = f" ({why})" if why else ""
+        super().__init__(f"{name} is {value!r}; it must be an int of at least {low}{upper}{tail}")
+
+
+class TokenError(OctavoError, ValueError):
+    """A token id is no int32 of at least 0."""
+
+    def __init__(self, index: int, value: object) -> None:
+        self.index, self.value = index, value
+        super().__init__(f"token {index} is {value!r}; token ids are ints in 0..2147483647")
+
+
+class StepError(OctavoError, RuntimeError):
+    """A verb does not fit the state of a step: out of order, closed, or one is still open."""
+
+
+class RollbackUnsupported(OctavoError, ValueError):
+    """Positions asked back have been dropped by a window or overwritten by a state.
+
+    Attributes:
+        group: the group that cannot go back.
+        kept_from: first position that is still kept.
+    """
+
+    def __init__(self, group: str, kept_from: int) -> None:
+        self.group, self.kept_from = group, kept_from
+        super().__init__(f"group {group} keeps nothing before position {kept_from}")
+
+
+class IntegrityError(OctavoError, AssertionError):
+    """A law of the page pool is broken: ``left`` and ``right`` of ``equation`` differ."""
+
+    def __init__(self, equation: str, left: Any, right: Any) -> None:
+        self.equation, self.left, self.right = equation, left, right
+        super().__init__(f"{equation}: {left} != {right}")
+
+
+class ConfigError(OctavoError, ValueError):
+    """A model's config.json lacks a field or holds a wrong value."""
+
+    def __init__(self, field: str, value: object, right: str) -> None:
+        self.field, self.value = field, value
+        super().__init__(f"config field {field} is {value!r}; {right}")
+
+
+class UnknownArchitecture(ConfigError):
+    """The config names an architecture octavo has no reader for; it is never guessed."""
+
+    def __init__(self, architecture: object, known: Sequence[str], looked_for: str) -> None:
+        self.architecture, self.known = architecture, tuple(known)
+        super().__init__(
+            looked_for, architecture, f"known architectures are: {', '.join(self.known)}"
+        )
+
+
+class PlanError(OctavoError, ValueError):
+    """An argument of ``octavo.plan`` is out of range or does not fit the model."""
+
+    def __init__(self, field: str, value: object, right: str) -> None:
+        self.field, self.value = field, value
+        super().__init__(f"{field} is {value!r}; {right}")
+
+
+class BudgetTooSmall(PlanError, MemoryError):
+    """The memory does not hold the null page and one page.
+
+    Attributes:
+        need: bytes that would be enough.
+        have: bytes given.
+    """
+
+    def __init__(self, need: int, have: int, terms: str) -> None:
+        self.need, self.have = need, have
+        super().__init__("memory", have, f"at least {need} bytes are needed: {terms}")
+
+
+class SamplingError(OctavoError, ValueError):
+    """A sampling parameter is out of range."""
+
+    def __init__(self, field: str, value: object, right: str) -> None:
+        self.field, self.value = field, value
+        super().__init__(f"{field} is {value!r}; {right}")
+
+
+class UnsupportedModel(OctavoError, ValueError):
+    """The model is understood but this part of octavo cannot serve it."""
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(f"{what}: {why}")
+
+
+class ModelError(OctavoError, OSError):
+    """A model cannot be found or its files are damaged."""
+
+    def __init__(self, path: object, why: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {why}")
+
+
+class PullError(ModelError):
+    """A named model could not be fetched; nothing half-done is left behind."""

@@ -1,0 +1,79 @@
+"""What a commit is told: which token ids became known and which positions of the step are kept.
+
+Reads the forms a caller may give them in, and checks them before anything is changed.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.batch import Counts
+from octavo.errors import LengthError
+from octavo.sequences import Ints, check_tokens
+from octavo.spec import check_int
+from octavo.table import Step
+
+Learned = NDArray[np.integer[Any]] | Items[Any] | tuple[Items[int], Items[int]] | None
+_NONE = np.empty(0, np.int32)
+
+
+def read_learned(tokens: Learned, step: Step) -> list[Ints]:
+    """Token ids newly known, an int32 array a row of ``step``. O(rows + tokens).
+
+    Args:
+        tokens: one id a row (ignored where ``step.wants_token`` is False); or an array a row; or
+            (flat ids, counts a row); or None: nothing is learned.
+
+    Raises:
+        TokenError: an entry is no token id.
+        LengthError: not one entry a row, or the counts do not sum to the ids.
+    """
+    rows = len(step.sequences)
+    if tokens is None:
+        return [_NONE] * rows
+    if isinstance(tokens, tuple) and len(tokens) == 2 and not _is_id(tokens[0]):
+        return _split(check_tokens(tokens[0]), tokens[1], rows)
+    if not isinstance(tokens, Iterable):
+        raise LengthError("tokens", tokens, 0, None, "one entry a row of the step")
+    items = list(tokens)
+    if len(items) != rows:
+        raise LengthError("len(tokens)", len(items), rows, rows, "one entry a row of the step")
+    if all(isinstance(item, Iterable) for item in items) and items:
+        return [check_tokens(item) for item in items]
+    ids = [item if want else 0 for item, want in zip(items, step.wants_token.tolist(), strict=True)]
+    checked = check_tokens(np.asarray(ids) if isinstance(tokens, np.ndarray) else ids)
+    return [checked[i : i + 1] if w else _NONE for i, w in enumerate(step.wants_token.tolist())]
+
+
+def read_kept(kept: Counts | None, step: Step) -> list[int]:
+    """Positions of the step whose KV is kept, a row each; default all of them. O(rows).
+
+    Raises:
+        LengthError: not one entry a row, or an entry outside 0..count.
+    """
+    counts: list[int] = step.counts.tolist()
+    if kept is None:
+        return counts
+    if not isinstance(kept, Iterable):
+        raise LengthError("kept", kept, 0, None, "one entry a row of the step")
+    items = kept.tolist() if isinstance(kept, np.ndarray) else list(kept)
+    if not isinstance(items, list) or len(items) != len(counts):
+        raise LengthError("len(kept)", np.size(items), len(counts), len(counts), "one entry a row")
+    return [check_int("kept", item, 0, count) for item, count in zip(items, counts, strict=True)]
+
+
+def _is_id(item: object) -> bool:
+    return hasattr(item, "__index__") and not isinstance(item, np.ndarray)
+
+
+def _split(flat: Ints, counts: Items[int], rows: int) -> list[Ints]:
+    sizes = [check_int("count", c, 0) for c in np.asarray(counts).tolist()]
+    if len(sizes) != rows or sum(sizes) != flat.size:
+        low = flat.size
+        raise LengthError("sum(counts)", sum(sizes), low, low, f"{flat.size} ids for {rows} rows")
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [flat[a:b] for a, b in pairwise(ends)]

@@ -1,0 +1,120 @@
+"""What each layer of a model keeps: layer kinds and the model's list of them.
+
+Knows shapes and lifetimes. Does not know pages, bytes of a budget, devices or weights.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from octavo.errors import ConfigError, LengthError
+
+
+def check_int(name: str, value: object, low: int, high: int | None = None, why: str = "") -> int:
+    """``value`` as an int in ``low..high``; bools and floats are refused. O(1).
+
+    Raises:
+        LengthError: not an int, or outside the range.
+    """
+    if type(value) is int:
+        number = value
+    elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise LengthError(name, value, low, high, why)
+    else:
+        number = value.__index__()
+    if number < low or (high is not None and number > high):
+        raise LengthError(name, number, low, high, why)
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A layer that keeps a key and a value for every token.
+
+    Attributes:
+        kv_heads: key/value heads.
+        k_dim: elements of one key head.
+        v_dim: elements of one value head; may differ from ``k_dim``.
+        window: keys a query sees, its own included; None: all of them.
+        sink_tokens: first positions a windowed layer keeps seeing.
+        sink_logits: whether the softmax denominator has a learned extra term (no KV).
+    """
+
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    window: int | None = None
+    sink_tokens: int = 0
+    sink_logits: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("kv_heads", "k_dim", "v_dim"):
+            check_int(name, getattr(self, name), 1)
+        check_int("sink_tokens", self.sink_tokens, 0)
+        if self.window is not None:
+            check_int("window", self.window, 1)
+
+    @property
+    def elements_per_token(self) -> int:
+        """Elements one token adds to this layer: keys and values of all heads."""
+        return self.kv_heads * (self.k_dim + self.v_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a whole model keeps, layer by layer.
+
+    Attributes:
+        name: architecture, for people.
+        layers: one kind a layer, in the model's order.
+        max_length: longest sequence the model was made for, in tokens; None: unbounded.
+    """
+
+    name: str
+    layers: tuple[Attention, ...]
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ConfigError("layers", (), "a model has at least one layer that keeps something")
+        if self.max_length is not None:
+            check_int("max_length", self.max_length, 1)
+
+    @classmethod
+    def from_config(cls, config: str | Path | Mapping[str, Any]) -> "ModelSpec":
+        """Read a Hugging Face ``config.json``.
+
+        Args:
+            config: the file, the folder it lies in, or its content.
+
+        Raises:
+            ConfigError: not readable, not JSON, or a field is missing or wrong.
+            UnknownArchitecture: no reader for this architecture; never guessed.
+
+        Cost: O(layers).
+        """
+        from octavo.configs import read_spec
+
+        return read_spec(config if isinstance(config, Mapping) else load_config(config))
+
+
+def load_config(path: str | Path) -> dict[str, Any]:
+    """The content of ``path``, or of ``path/config.json`` for a folder.
+
+    Raises:
+        ConfigError: no such file, not UTF-8 JSON, or not a JSON object.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("path", str(file), error.strerror or "cannot be read") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("path", str(file), f"not a JSON file: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError("path", str(file), "a config is a JSON object")
+    return config

@@ -1,0 +1,165 @@
+"""The tensors of a plan on a device: one arena of exactly the planned bytes, and writes by slot.
+
+Knows bytes and strides. Does not know which slots are in use, whose they are or what they mean.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from octavo.errors import LengthError, PlanError
+from octavo.geometry import TensorPlan
+from octavo.planning import Plan
+
+
+class LayerView(NamedTuple):
+    """One layer's keys and values, strided views of the arena in the plan's order.
+
+    Attributes:
+        key: [pages, page_size, kv_heads, k_dim] token-major, [pages, kv_heads, page_size, k_dim]
+            head-major.
+        value: likewise with v_dim.
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+class WriteIndex(NamedTuple):
+    """Slots as pages and offsets on the device; made once a step by `Storage.index`.
+
+    Attributes:
+        pages: int64[m], page of each slot written.
+        offsets: int64[m], its offset in the page.
+        rows: int64[m], which rows of the new keys and values are written; None: all.
+    """
+
+    pages: torch.Tensor
+    offsets: torch.Tensor
+    rows: torch.Tensor | None
+
+
+def _zeros(count: int, device: torch.device) -> torch.Tensor:
+    """uint8[count] of zeros; on a CPU the system provides them page by page on first use."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.zeros(count, np.uint8))
+    return torch.zeros(count, dtype=torch.uint8, device=device)
+
+
+class Storage:
+    """Keys and values of every page of a plan, zeroed.
+
+    Args:
+        plan: from `octavo.plan`.
+        device: a torch device.
+
+    Attributes:
+        plan: as given.
+        device: as a torch.device.
+        arena: uint8[plan.arena_bytes], all there is.
+
+    Raises:
+        PlanError: the plan has page numbers only and no bytes.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device | str = "cpu") -> None:
+        if plan.dtype is None or not plan.tensors:
+            raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
+        self.plan = plan
+        self.device = torch.device(device)
+        self.arena = _zeros(plan.arena_bytes, self.device)
+        self._dtype: torch.dtype = getattr(torch, plan.dtype.torch_name)
+        views = {(t.layer, t.component): self._view(t) for t in plan.tensors}
+        self._layers = {
+            layer: LayerView(view, views[layer, "value"])
+            for (layer, component), view in views.items()
+            if component == "key"
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated: the planned ones."""
+        return self.arena.nbytes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of keys and values."""
+        return self._dtype
+
+    def layer(self, layer: int) -> LayerView:
+        """Views of one layer's keys and values; writing to them writes to the arena. O(1).
+
+        Raises:
+            LengthError: the plan has no such layer.
+        """
+        found = self._layers.get(layer)
+        if found is None:
+            raise LengthError("layer", layer, 0, max(self._layers), "layers of the plan")
+        return found
+
+    def index(self, slots: NDArray[np.integer[Any]]) -> WriteIndex:
+        """``slots`` ready for `write`: one a new token, -1 where nothing is written.
+
+        Raises:
+            LengthError: a slot of the null page, or beyond the pages.
+
+        Cost: O(len(slots)).
+        """
+        size = self.plan.page_size
+        kept = np.flatnonzero(slots >= 0)
+        used = slots if kept.size == slots.size else slots[kept]
+        self._check(slots, used)
+        pages, offsets = np.divmod(used.astype(np.int64), size)
+        rows = None if kept.size == slots.size else self._tensor(kept)
+        return WriteIndex(self._tensor(pages), self._tensor(offsets), rows)
+
+    def write(
+        self,
+        layer: int,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        slots: WriteIndex | NDArray[np.integer[Any]],
+    ) -> None:
+        """Put new keys and values of one layer in their slots.
+
+        Args:
+            layer: index in the model.
+            key: [T, kv_heads, k_dim] in the plan's dtype.
+            value: [T, kv_heads, v_dim].
+            slots: int[T], -1: skip; or a WriteIndex made of them once for all layers.
+
+        Raises:
+            LengthError: no such layer, or a slot out of range.
+
+        Cost: O(T * kv_heads * (k_dim + v_dim)), whatever the size of the pool.
+        """
+        index = slots if isinstance(slots, WriteIndex) else self.index(slots)
+        view = self.layer(layer)
+        if index.rows is not None:
+            key, value = key[index.rows], value[index.rows]
+        if self.plan.order == "token":
+            view.key[index.pages, index.offsets] = key
+            view.value[index.pages, index.offsets] = value
+        else:
+            view.key[index.pages, :, index.offsets] = key
+            view.value[index.pages, :, index.offsets] = value
+
+    def _view(self, tensor: TensorPlan) -> torch.Tensor:
+        raw = self.arena[tensor.offset : tensor.offset + tensor.bytes].view(self._dtype)
+        _, *inner = tensor.shape
+        strides = (inner[1] * inner[2], inner[2], 1)
+        page = tensor.page_stride // self._dtype.itemsize
+        return raw.as_strided(tensor.shape, (page, *strides))
+
+    def _check(self, slots: NDArray[Any], used: NDArray[Any]) -> None:
+        low, high = self.plan.page_size, self.plan.num_pages * self.plan.page_size - 1
+        if used.size and (int(used.min()) < low or int(used.max()) > high):
+            wrong = used[(used < low) | (used > high)][0]
+            raise LengthError("slot", int(wrong), low, high, "the null page is never written")
+        if slots.size and int(slots.min()) < -1:
+            raise LengthError("slot", int(slots.min()), -1, high, "-1 skips the write")
+
+    def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
