@@ -1,0 +1,311 @@
+"""The engine: requests in, tokens out, on a transformers model over octavo's pages.
+
+Composes the cache, the scheduler, the runner and the samplers. Knows tokens; text only to look for
+stop texts with a tokenizer it may be given.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from octavo.cache import Cache
+from octavo.engine.request import Completion, OnToken, Request, StopTexts
+from octavo.engine.runner import Runner
+from octavo.engine.sampling import Sampler, SamplingParams, sample_rows
+from octavo.engine.scheduler import Scheduler, Turn
+from octavo.errors import (
+    CapacityError,
+    LengthError,
+    NeverFits,
+    SamplingError,
+    StepError,
+    TokenError,
+)
+from octavo.planning import Plan
+from octavo.sequences import Ints, Tokens, check_tokens
+from octavo.storage import Storage
+from octavo.table import Step
+
+
+class EngineStats(NamedTuple):
+    """Totals of an engine.
+
+    Attributes:
+        steps: forward passes.
+        computed_tokens: positions they computed.
+        prompt_tokens: tokens of the prompts that were started.
+        cached_tokens: those of them found in the prefix cache.
+        generated_tokens: tokens sampled.
+        finished: requests that are done.
+    """
+
+    steps: int = 0
+    computed_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    finished: int = 0
+
+
+class Engine:
+    """Continuous batching of one model over one plan.
+
+    The model's attention is octavo's until `close`; an engine is its own context manager.
+
+    Args:
+        model: a transformers causal language model, loaded.
+        plan: from `octavo.plan` for this model and its dtype; order ``head`` is fast on CPU.
+        max_sequences: requests that run at once.
+        prefix: whether computed prompts are kept for later ones that begin alike.
+        max_step_tokens: most tokens a forward pass computes.
+        tokenizer: for stop texts; anything with ``decode(ids)``.
+
+    Attributes:
+        cache: pages and prefixes.
+        storage: the tensors.
+
+    Raises:
+        UnknownArchitecture, UnsupportedModel: octavo cannot run this model.
+        PlanError: the plan is for another model or dtype.
+        LengthError: a number out of range.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        plan: Plan,
+        *,
+        max_sequences: int = 256,
+        prefix: bool = True,
+        max_step_tokens: int = 2048,
+        tokenizer: Any = None,
+    ) -> None:
+        self.cache = Cache(plan, max_sequences=max_sequences, prefix=prefix)
+        self._scheduler = Scheduler(self.cache, max_step_tokens)
+        self._runner = Runner(model, plan)
+        self._tokenizer = tokenizer
+        self._vocabulary = int(model.get_input_embeddings().num_embeddings)
+        self._stats = EngineStats()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def storage(self) -> Storage:
+        """Where keys and values live."""
+        return self._runner.storage
+
+    @property
+    def stats(self) -> EngineStats:
+        """Totals so far. O(1)."""
+        stats = self.cache.stats()
+        return self._stats._replace(
+            prompt_tokens=stats.prompt_tokens, cached_tokens=stats.cached_tokens
+        )
+
+    def submit(
+        self,
+        tokens: Tokens,
+        params: SamplingParams | None = None,
+        *,
+        on_token: OnToken | None = None,
+    ) -> Request:
+        """Queue a prompt; nothing is run.
+
+        A request ends at the latest where the model's context does.
+
+        Args:
+            tokens: the prompt's token ids.
+            params: how to sample and when to end; None: the defaults, greedy.
+            on_token: called as ``on_token(request, token)`` after the step that made the token.
+
+        Returns:
+            The request; with max_tokens 0 it is done at once.
+
+        Raises:
+            LengthError: an empty prompt. TokenError: no token id of this model.
+            CapacityError: the prompt leaves no room in the model's context, or the request is
+                longer than the plan's max_length.
+            NeverFits: it needs more pages than the pool has.
+            SamplingError: stop texts without a tokenizer.
+
+        Cost: O(len(tokens)).
+        """
+        params = SamplingParams() if params is None else params
+        prompt = self._check_prompt(tokens)
+        if params.stop and self._tokenizer is None:
+            raise SamplingError("stop", params.stop, "stop texts need Engine(tokenizer=...)")
+        limit = self._check_limit(prompt.size, params.max_tokens)
+        sampler = Sampler(params, self.storage.device)
+        stops = StopTexts(tuple(params.stop), self._tokenizer)
+        request = Request(
+            prompt, params, limit=limit, sampler=sampler, stops=stops, on_token=on_token
+        )
+        if params.max_tokens == 0:
+            request.finish_reason = "length"
+            self._count(finished=1)
+        else:
+            self._scheduler.add(request)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """End a request that waits or runs; its pages go back. A finished one is left as it is.
+
+        Cost: O(pages), or O(waiting).
+        """
+        if not request.done:
+            self._finish(request, "cancelled")
+
+    def step(self) -> bool:
+        """One forward pass for everything that runs, after admitting what fits.
+
+        Whatever is raised, the pages are right and the requests as they were before, except that a
+        request whose ``on_token`` raised is cancelled.
+
+        Returns:
+            Whether work remains.
+
+        Raises:
+            OutOfPages: pages are held by sequences that are not the engine's. Anything the model or
+                ``on_token`` raises.
+
+        Cost: O(tokens of the step x model) and attention over the contexts, never the pool.
+        """
+        turns = self._scheduler.schedule()
+        if turns:
+            new = self._compute(turns)
+            self._book(turns, new)
+            self._tell(new)
+        return bool(self._scheduler.running or self._scheduler.waiting)
+
+    def run(self) -> None:
+        """Step until no work remains. Raises what `step` does."""
+        while self.step():
+            pass
+
+    def generate(
+        self,
+        prompts: Iterable[Tokens],
+        params: SamplingParams | Items[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Run prompts as one continuous batch.
+
+        Args:
+            prompts: token ids of each.
+            params: for all, or one a prompt.
+
+        Returns:
+            A completion a prompt, in their order.
+
+        Raises:
+            What `submit` and `step` do; then none of the prompts is left behind in the engine.
+        """
+        items = list(prompts)
+        each = list(params) if isinstance(params, Items) else [params] * len(items)
+        if len(each) != len(items):
+            raise LengthError("len(params)", len(each), len(items), len(items), "one a prompt")
+        requests: list[Request] = []
+        try:
+            for tokens, wanted in zip(items, each, strict=True):
+                requests.append(self.submit(tokens, wanted))
+            while not all(request.done for request in requests):
+                self.step()
+        finally:
+            for request in requests:
+                self.cancel(request)
+        return [request.completion() for request in requests]
+
+    def close(self) -> None:
+        """Cancel everything and give the model its own attention back. May be called twice."""
+        for request in [*self._scheduler.waiting, *self._scheduler.running]:
+            self.cancel(request)
+        self._runner.close()
+
+    def _check_prompt(self, tokens: Tokens) -> Ints:
+        """A copy of the prompt as int32."""
+        ids = check_tokens(tokens).copy()
+        if not ids.size:
+            raise LengthError("len(tokens)", 0, 1, None, "a prompt has at least one token")
+        if int(ids.max()) >= self._vocabulary:
+            index = int((ids >= self._vocabulary).argmax())
+            raise TokenError(index, int(ids[index]))
+        return ids
+
+    def _check_limit(self, prompt: int, max_tokens: int) -> int:
+        """Most tokens of a request: what it asks for, within the model's context."""
+        plan, spec, wanted = self.cache.plan, self.cache.plan.spec, prompt + max_tokens
+        limit = wanted
+        if spec is not None and spec.max_length is not None:
+            limit = min(wanted, spec.max_length)
+        if limit <= prompt and max_tokens:
+            why = "the model's context must hold the prompt and one token"
+            raise CapacityError("len(tokens)", prompt, limit - 1, why)
+        if plan.pages(limit) > plan.usable_pages:
+            need, total = plan.pages(limit), plan.usable_pages
+            raise NeverFits(need, total, dict.fromkeys(plan.groups, need - total))
+        if limit > self.cache.max_length:
+            raise CapacityError("limit", limit, self.cache.max_length, "max_length of the plan")
+        return limit
+
+    def _compute(self, turns: list[Turn]) -> list[tuple[Request, int]]:
+        """Run one step to its commit; returns the requests that got a token, with it."""
+        step = self.cache.extend([t.sequence for t in turns], [t.new for t in turns])
+        try:
+            logits = self._runner.forward(step)
+            wanting = [t.request for t, w in zip(turns, step.wants_token, strict=True) if w]
+            tokens = sample_rows(logits, [request.sampler for request in wanting])
+            self.cache.commit(step, _spread(tokens, step))
+        except BaseException:
+            self._abort(step)
+            raise
+        return list(zip(wanting, tokens, strict=True))
+
+    def _abort(self, step: Step) -> None:
+        try:
+            self.cache.abort(step)
+        except StepError:
+            return  # interrupted after the commit had closed the step
+
+    def _book(self, turns: list[Turn], new: list[tuple[Request, int]]) -> None:
+        """Everything that follows from a committed step, before anybody is told."""
+        self._count(steps=1, computed_tokens=sum(t.new for t in turns), generated_tokens=len(new))
+        for request, token in new:
+            request.take(token)
+            if request.finish_reason is not None:
+                self._finish(request, request.finish_reason)
+
+    def _finish(self, request: Request, reason: Any) -> None:
+        self._scheduler.remove(request)
+        request.finish_reason = reason
+        self._count(finished=1)
+
+    def _tell(self, new: list[tuple[Request, int]]) -> None:
+        """Call each ``on_token``; one that raises costs its own request and no other's token."""
+        for at, (request, token) in enumerate(new):
+            if request.on_token is None:
+                continue
+            try:
+                request.on_token(request, token)
+            except BaseException:
+                self.cancel(request)
+                self._tell(new[at + 1 :])
+                raise
+
+    def _count(self, **more: int) -> None:
+        old = self._stats
+        self._stats = old._replace(**{name: getattr(old, name) + n for name, n in more.items()})
+
+
+def _spread(tokens: list[int], step: Step) -> list[int]:
+    """One entry a row of the step, 0 where no token is wanted."""
+    following = iter(tokens)
+    return [next(following) if wants else 0 for wants in step.wants_token.tolist()]

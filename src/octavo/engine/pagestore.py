@@ -1,0 +1,176 @@
+"""Where octavo hooks into a transformers model: a Cache that writes pages, and its attention.
+
+The model calls `PageStore.update` in every layer with the new keys and values, then `attend`, which
+is registered with transformers under the name ``octavo``. A handle passed from one to the other,
+among the attention function's keywords, leads to the layer's pages. Knows no requests and no
+models.
+"""
+
+from typing import Any
+
+import torch
+from transformers import Cache as HostCache
+
+from octavo.attention.tiles import TorchStep
+from octavo.attention.torch import paged_attention
+from octavo.errors import StepError, UnsupportedModel
+from octavo.planning import Plan
+from octavo.spec import Attention
+from octavo.storage import Storage, WriteIndex
+from octavo.table import Step
+
+NAME = "octavo"
+"""The attention implementation registered with transformers."""
+
+_ABSENT: Any = object()
+
+
+class PageStore(HostCache):
+    """What the model takes for its cache: writes new keys and values to pages, keeps none itself.
+
+    Args:
+        storage: where they go.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(layers=[])
+        self._storage = storage
+        self._layers = [LayerHandle(self, i, kind) for i, kind in enumerate(_kinds(storage.plan))]
+        self._slots: WriteIndex | None = None
+        self.step: TorchStep | None = None
+        self.attended = 0
+
+    def begin(self, step: Step) -> None:
+        """Prepare the indices all layers of this step share. O(rows + tokens + pages covered)."""
+        plan = self._storage.plan
+        self._slots = self._storage.index(step.group().slots)
+        self.step = TorchStep(step, page_size=plan.page_size, device=self._storage.device)
+        self.attended = 0
+
+    def end(self) -> None:
+        """Check that every layer has attended through octavo.
+
+        Raises:
+            UnsupportedModel: one has not; its output cannot be trusted.
+        """
+        if self.attended != len(self._layers):
+            why = f"{self.attended} of {len(self._layers)} layers attended through octavo"
+            raise UnsupportedModel("model", why)
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *_args: Any,
+        kwargs: dict[str, Any] | None = None,
+        **_rest: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write one layer's new keys and values; called by the model.
+
+        Args:
+            key_states: [1, kv_heads, T, k_dim].
+            value_states: [1, kv_heads, T, v_dim].
+            layer_idx: the layer.
+            kwargs: the attention function's keywords; the layer's handle is put among them.
+
+        Returns:
+            The same tensors, the keys carrying the handle for models that pass no ``kwargs``.
+        """
+        if self._slots is None:
+            raise StepError("no step has begun; run the model through a Runner")
+        keys, values = key_states[0].transpose(0, 1), value_states[0].transpose(0, 1)
+        self._storage.write(layer_idx, keys, values, self._slots)
+        handle = self._layers[layer_idx]
+        if kwargs is not None:
+            kwargs[NAME] = handle
+        key_states._octavo = handle  # type: ignore[attr-defined]
+        return key_states, value_states
+
+
+def _kinds(plan: Plan) -> tuple[Attention, ...]:
+    return () if plan.spec is None else plan.spec.layers
+
+
+class LayerHandle:
+    """Leads the attention function from one layer of the model to its pages.
+
+    Attributes:
+        kind: what the layer keeps.
+    """
+
+    __slots__ = ("_order", "_store", "_view", "kind")
+
+    def __init__(self, store: PageStore, layer: int, kind: Attention) -> None:
+        self._store, self.kind = store, kind
+        self._view = store._storage.layer(layer)
+        self._order = store._storage.plan.order
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        scale: float | None,
+        softcap: float | None,
+        sink_logits: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """[T, H, v_dim] of a query [T, H, k_dim] over this layer's pages."""
+        if self._store.step is None:
+            raise StepError("no step has begun; run the model through a Runner")
+        self._store.attended += 1
+        return paged_attention(
+            query,
+            self._view.key,
+            self._view.value,
+            self._store.step,
+            order=self._order,
+            scale=scale,
+            softcap=softcap,
+            window=self.kind.window,
+            sink_tokens=self.kind.sink_tokens,
+            sink_logits=sink_logits,
+        )
+
+
+def attend(
+    _module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    _value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    sliding_window: int | None = _ABSENT,
+    octavo: LayerHandle | None = None,
+    **_rest: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function transformers calls under the name ``octavo``.
+
+    Args:
+        query: [1, H, T, k_dim].
+        key: the new keys, already written; carries the layer's handle.
+        attention_mask: None: what is seen follows from the step.
+        scaling: factor of the scores.
+        softcap: bound of the scores.
+        s_aux: [H], sink logits.
+        sliding_window: the window the model believes in.
+        octavo: the layer's handle.
+
+    Returns:
+        [1, T, H, v_dim], and None for the weights.
+
+    Raises:
+        StepError: called outside a Runner. UnsupportedModel: the model and its spec disagree.
+    """
+    handle = octavo if octavo is not None else getattr(key, "_octavo", None)
+    if handle is None:
+        why = "the model's attention is octavo's; close the engine to use the model without it"
+        raise StepError(why)
+    if attention_mask is not None:
+        raise UnsupportedModel("attention mask", "octavo derives what is seen from the step")
+    if sliding_window is not _ABSENT and sliding_window != handle.kind.window:
+        why = f"the model asks for {sliding_window}, its config says {handle.kind.window}"
+        raise UnsupportedModel("window", why)
+    out = handle.attend(query[0].transpose(0, 1), scaling, softcap, s_aux)
+    return out[None], None

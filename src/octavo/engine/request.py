@@ -1,0 +1,112 @@
+"""A request: its prompt, what it asks for, what came of it so far. Knows no model and no pages."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from octavo.engine.sampling import Sampler, SamplingParams
+from octavo.sequences import Ints, Sequence
+
+FinishReason = Literal["stop", "length", "cancelled"]
+OnToken = Callable[["Request", int], Any]
+
+
+class Completion(NamedTuple):
+    """What came of a prompt.
+
+    Attributes:
+        token_ids: the generated tokens, a stop token included.
+        finish_reason: ``stop``: a stop token or text came; ``length``: max_tokens or the model's
+            context is reached; ``cancelled``.
+        prompt_tokens: tokens of the prompt.
+        cached_tokens: those of them whose KV was found in the prefix cache.
+    """
+
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Request:
+    """One prompt on its way through an engine. Made by `Engine.submit`; read-only to its holder.
+
+    Attributes:
+        prompt: int32 token ids.
+        params: what was asked for.
+        limit: most tokens, prompt and generated ones together.
+        output: tokens generated so far, a stop token included.
+        finish_reason: None while it runs; see Completion.
+        stop_reason: the stop token or text that ended it, or None.
+        cached_tokens: tokens of the prompt found in the prefix cache; 0 while it waits.
+        sequence: its handle in the cache, None while it waits and when it is done.
+    """
+
+    def __init__(
+        self,
+        prompt: Ints,
+        params: SamplingParams,
+        *,
+        limit: int,
+        sampler: Sampler,
+        stops: "StopTexts",
+        on_token: OnToken | None,
+    ) -> None:
+        self.prompt, self.params, self.limit = prompt, params, limit
+        self.output: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self.cached_tokens = 0
+        self.sequence: Sequence | None = None
+        self.sampler, self.on_token = sampler, on_token
+        self._stops = stops
+
+    def __repr__(self) -> str:
+        state = self.finish_reason or ("runs" if self.sequence else "waits")
+        return f"<Request of {self.prompt_tokens} tokens: {len(self.output)} generated, {state}>"
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.prompt.size
+
+    @property
+    def done(self) -> bool:
+        """Whether no more tokens will come."""
+        return self.finish_reason is not None
+
+    def take(self, token: int) -> None:
+        """Add a generated token and decide whether it is the last. O(longest stop text)."""
+        self.output.append(token)
+        if token in self.params.stop_token_ids:
+            self.stop_reason, self.finish_reason = token, "stop"
+        elif (text := self._stops.found(self.output)) is not None:
+            self.stop_reason, self.finish_reason = text, "stop"
+        elif self.prompt_tokens + len(self.output) >= self.limit:
+            self.finish_reason = "length"
+
+    def completion(self) -> Completion:
+        """What came of it so far; a request that still runs counts as cancelled."""
+        reason = self.finish_reason or "cancelled"
+        return Completion(list(self.output), reason, self.prompt_tokens, self.cached_tokens)
+
+
+class StopTexts:
+    """Looks for texts at the end of a growing list of tokens.
+
+    Args:
+        texts: what to look for.
+        tokenizer: with ``decode``; needed only where there are texts.
+    """
+
+    def __init__(self, texts: tuple[str, ...], tokenizer: Any | None) -> None:
+        self._texts, self._tokenizer = texts, tokenizer
+        # Every token that shows is at least one byte, and the first of those decoded may lose its
+        # leading space or half a character.
+        self._reach = max((len(text.encode()) for text in texts), default=0) + 4
+
+    def found(self, tokens: list[int]) -> str | None:
+        """The text that the last token completed, or None. O(longest text)."""
+        if self._tokenizer is None or not self._texts:
+            return None
+        tail = self._tokenizer.decode(tokens[-self._reach :], clean_up_tokenization_spaces=False)
+        return next((text for text in self._texts if text in tail), None)

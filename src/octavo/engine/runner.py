@@ -1,0 +1,135 @@
+"""One forward pass of a transformers model for a step of octavo's cache.
+
+All rows of a step run as one ragged sequence without padding: the model computes embeddings, linear
+layers and norms, octavo keeps keys and values in its own storage and attends over pages. Says which
+models can run so. Knows no requests, and decides nothing.
+"""
+
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import AttentionInterface
+
+from octavo.engine.pagestore import NAME, PageStore, attend
+from octavo.errors import PlanError, UnsupportedModel
+from octavo.planning import Plan
+from octavo.spec import Attention, ModelSpec
+from octavo.storage import Storage
+from octavo.table import Step
+
+_own: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # model -> implementation before ours
+
+
+class Runner:
+    """Runs a model over pages; the model's attention is octavo's until `close`.
+
+    Args:
+        model: a transformers causal language model; put in evaluation mode.
+        plan: from `octavo.plan` for this model.
+
+    Attributes:
+        model: as given.
+        storage: where keys and values live, on the model's device.
+
+    Raises:
+        UnknownArchitecture: octavo cannot read the model's config.
+        UnsupportedModel: a layer keeps something other than keys and values of every token, or the
+            model does not use transformers' attention interface.
+        PlanError: the plan is for other layers or another dtype.
+    """
+
+    def __init__(self, model: Any, plan: Plan) -> None:
+        check_servable(model, plan)
+        self.model = model
+        self.storage = Storage(plan, model.device)
+        self._store = PageStore(self.storage)
+        AttentionInterface.register(NAME, attend)
+        model.eval()
+        self._take()
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """Compute a step: write the KV of its tokens, return the logits it wants.
+
+        Args:
+            step: open, from the cache of the same plan.
+
+        Returns:
+            [rows that want a token, vocabulary], in the order of the rows.
+
+        Raises:
+            UnsupportedModel: a layer did not attend through octavo, or asked for what it has not.
+
+        Cost: one forward pass of T tokens; attention over each row's context, never the pool.
+        """
+        self._take()
+        self._store.begin(step)
+        last = torch.from_numpy(step.last[step.wants_token])
+        found = self.model(
+            input_ids=self._row(step.input_ids),
+            position_ids=self._row(step.positions),
+            cache=self._store,
+            use_cache=True,
+            logits_to_keep=last.to(self.storage.device, torch.int64),
+        )
+        self._store.end()
+        return cast("torch.Tensor", found.logits[0])
+
+    def close(self) -> None:
+        """Give the model its own attention back; `forward` takes it again."""
+        if _implementation(self.model) == NAME:
+            self.model.set_attn_implementation(_own[self.model])
+
+    def _take(self) -> None:
+        """Set octavo's attention, whatever another runner of this model has done since."""
+        found = _implementation(self.model)
+        if found != NAME:
+            _own[self.model] = found
+            self.model.set_attn_implementation(NAME)
+
+    def _row(self, ids: Any) -> torch.Tensor:
+        return torch.from_numpy(ids).to(self.storage.device, torch.int64)[None]
+
+
+def _implementation(model: Any) -> Any:
+    return model.config.get_text_config(decoder=True)._attn_implementation
+
+
+def check_servable(model: Any, plan: Plan) -> None:
+    """Refuse a model that octavo cannot run, or not with this plan. O(layers).
+
+    Raises:
+        UnknownArchitecture, UnsupportedModel, PlanError: see Runner.
+    """
+    spec = ModelSpec.from_config(model.config.to_dict())
+    kinds = {
+        type(kind).__name__ for kind in spec.layers if not isinstance(kind, cast("Any", Attention))
+    }
+    if kinds:
+        why = f"layers of kind {', '.join(sorted(kinds))} cannot be run yet, only Attention"
+        raise UnsupportedModel(spec.name, why)
+    if not type(model)._can_set_attn_implementation():
+        raise UnsupportedModel(spec.name, "its code does not use transformers' attention interface")
+    if plan.spec is None or plan.dtype is None:
+        raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
+    if plan.spec.layers != spec.layers:
+        raise PlanError("plan.spec", plan.spec.name, f"the model is {spec.name} of other layers")
+    if getattr(torch, plan.dtype.torch_name) != model.dtype:
+        right = f"the model computes in {model.dtype}; plan with that dtype"
+        raise PlanError("dtype", plan.dtype.name, right)
+    _check_rope(model.config.get_text_config(decoder=True), spec.name, plan)
+
+
+def _check_rope(config: Any, name: str, plan: Plan) -> None:
+    """Position codes that depend on the longest row would make a row's result depend on others."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = rope.values() if all(isinstance(v, dict) for v in rope.values()) else (rope,)
+    for kind in kinds:
+        native = kind.get("original_max_position_embeddings")
+        if kind.get("rope_type") not in ("dynamic", "longrope"):
+            continue
+        longest = plan.max_length or plan.tokens
+        if native is None or longest > native:
+            why = f"{kind['rope_type']} positions change with length beyond {native}"
+            raise UnsupportedModel(name, f"{why}; plan with max_length={native} or less")

@@ -1,0 +1,128 @@
+"""From logits to a token: what a request asks for, and the sampler that does it.
+
+Greedy, or temperature, top-k and top-p (transformers' own processors, in the order of its
+generate()) with a random generator a request: a seed gives the same tokens alone and beside others.
+Knows one request's logits and nothing of batches, text or pages.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from octavo.errors import SamplingError
+from octavo.sequences import check_tokens
+from octavo.spec import check_int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a request's tokens are chosen and when it ends.
+
+    Attributes:
+        max_tokens: most tokens to generate; 0: none, the model is not run.
+        temperature: 0: always the likeliest token; else what logits are divided by.
+        top_p: sample from the likeliest tokens that together have this probability; None: all.
+        top_k: sample from this many likeliest tokens; None: all.
+        seed: same seed, same logits: same tokens; None: different each time.
+        stop_token_ids: tokens that end the request; the one that does is its last token.
+        stop: texts that end it as soon as they appear among the generated tokens' text.
+
+    Raises:
+        SamplingError: temperature, top_p or stop is out of range.
+        LengthError: max_tokens, top_k or seed is out of range.
+        TokenError: a stop token is no token id.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop_token_ids: Sequence[int] = ()
+    stop: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_int("max_tokens", self.max_tokens, 0)
+        _check_number("temperature", self.temperature, 0, float("inf"))
+        if self.top_p is not None:
+            _check_number("top_p", self.top_p, 0, 1)
+        if self.top_k is not None:
+            check_int("top_k", self.top_k, 1)
+        if self.seed is not None:
+            check_int("seed", self.seed, 0, 2**63 - 1)
+        check_tokens(self.stop_token_ids)
+        texts = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if not all(isinstance(text, str) and text for text in texts):
+            raise SamplingError("stop", self.stop, "each must be a text that is not empty")
+        object.__setattr__(self, "stop", texts)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, without chance."""
+        return self.temperature == 0
+
+
+def _check_number(field: str, value: object, low: float, high: float) -> None:
+    right = f"it must be a number of at least {low}" + ("" if high > 1 else f" and at most {high}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise SamplingError(field, value, right)
+    if not isfinite(value) or not low <= value <= high:
+        raise SamplingError(field, value, right)
+
+
+class Sampler:
+    """Chooses one request's tokens; holds its random generator.
+
+    Args:
+        params: what the request asks for.
+        device: where the logits are.
+    """
+
+    def __init__(self, params: SamplingParams, device: torch.device | str = "cpu") -> None:
+        self._warpers: list[Any] = []
+        self._generator: torch.Generator | None = None
+        if params.greedy:
+            return
+        self._generator = torch.Generator(device)
+        if params.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(params.seed)
+        self._warpers.append(TemperatureLogitsWarper(float(params.temperature)))
+        if params.top_k is not None:
+            self._warpers.append(TopKLogitsWarper(params.top_k))
+        if params.top_p is not None:
+            self._warpers.append(TopPLogitsWarper(float(params.top_p)))
+
+    def sample(self, logits: torch.Tensor) -> int:
+        """The next token.
+
+        Args:
+            logits: [vocabulary], any float dtype.
+
+        Cost: O(vocabulary), sorted for top_p.
+        """
+        if self._generator is None:
+            return int(logits.argmax())
+        scores = logits[None].float()
+        for warp in self._warpers:
+            scores = warp(None, scores)
+        chances = torch.softmax(scores, dim=-1)
+        return int(torch.multinomial(chances, 1, generator=self._generator))
+
+
+def sample_rows(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
+    """The next token of each row of ``logits`` [rows, vocabulary] by its own sampler.
+
+    Cost: O(rows * vocabulary).
+    """
+    likeliest: list[int] = logits.argmax(dim=-1).tolist()
+    return [
+        token if sampler._generator is None else sampler.sample(row)
+        for token, sampler, row in zip(likeliest, samplers, logits, strict=True)
+    ]
