@@ -1,0 +1,80 @@
+"""The rules as a Hypothesis state machine, which looks for short sequences of them that fail.
+
+The one module here that needs Hypothesis. An engine author runs it on an own cache so::
+
+    class MyWorld(World):
+        def make_cache(self, shape):
+            return MyCache(shape.num_pages, shape.page_size)
+
+
+    class MyMachine(CacheMachine):
+        world_type = MyWorld
+
+
+    TestMyCache = MyMachine.TestCase
+"""
+
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from octavo.testing.rules import RULES
+from octavo.testing.world import SHAPES, Shape, World
+
+
+class Drawn:
+    """Choices made, and shrunk, by Hypothesis."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def integer(self, low: int, high: int) -> int:
+        """Any int in ``low..high``."""
+        return int(self._data.draw(st.integers(low, high)))
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Every rule of `octavo.testing.rules`, all laws checked after each.
+
+    Attributes:
+        world_type: the World to drive; its `make_cache` makes the cache under test.
+        shapes: sizes to choose from.
+    """
+
+    world_type: ClassVar[type[World]] = World
+    shapes: ClassVar[tuple[Shape, ...]] = SHAPES
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: World | None = None
+
+    @initialize(data=st.data())
+    def start(self, data: Any) -> None:
+        """Make a world of one of the shapes."""
+        at = Drawn(data).integer(0, len(self.shapes) - 1)
+        self.world = self.world_type(self.shapes[at])
+
+    @invariant()
+    def laws(self) -> None:
+        """Both sides agree and nothing is lost, shared wrongly or overwritten."""
+        if self.world is not None:
+            self.world.check()
+
+
+def _add_rules() -> None:
+    """One Hypothesis rule for each entry of ``RULES``."""
+    for name, entry in RULES.items():
+        setattr(CacheMachine, name, _as_rule(name, entry))
+
+
+def _as_rule(name: str, entry: Any) -> Any:
+    def act(self: CacheMachine, data: Any) -> None:
+        entry.act(self.world, Drawn(data))
+
+    act.__name__, act.__doc__ = name, entry.act.__doc__
+    needs = precondition(lambda self: self.world is not None and entry.needs(self.world))
+    return needs(rule(data=st.data())(act))
+
+
+_add_rules()
