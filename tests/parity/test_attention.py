@@ -1,0 +1,212 @@
+"""The torch backend against the oracle, over everything that decides which keys a query sees."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from octavo.attention import oracle
+from octavo.attention import torch as backend
+from octavo.attention.tiles import TorchStep
+
+HEADS = [(1, 1), (4, 4), (9, 3), (8, 2), (8, 1)]
+RULES = [
+    {},
+    {"window": 1},
+    {"window": 5},
+    {"window": 40, "sink_tokens": 2},
+    {"window": 3, "sink_tokens": 19},
+    {"softcap": 2.0},
+    {"sinks": True},
+    {"sinks": True, "window": 7, "sink_tokens": 4, "softcap": 5.0, "scale": 0.3},
+    {"causal": False},
+    {"causal": False, "window": 6},
+]
+
+
+def spans(page_size):
+    """Rows (past, count): prefills and decodes around page multiples, chunks, rows that sit out."""
+    size = page_size
+    lengths = sorted({1, max(1, size - 1), size, size + 1, 2 * size, 3 * size + 1})
+    decodes = [(length, 1) for length in lengths]
+    return [
+        *decodes[:3],
+        (0, size + 1),
+        (2 * size, 0),
+        (size, 2 * size),
+        (0, 0),
+        (2 * size + 1, size),
+        *decodes[3:],
+        (0, 1),
+        (50, 3),
+    ]
+
+
+def both(pages, dtype, rule, *, heads, order, rng, return_lse=True, step=None):
+    """Oracle's and backend's results for one random query."""
+    tokens, k_dim = int(pages.step.query_start[-1]), pages.keys.shape[3]
+    query = torch.from_numpy(rng.standard_normal((tokens, heads, k_dim))).to(dtype)
+    keys, values = (torch.from_numpy(a).to(dtype) for a in (pages.keys, pages.values))
+    rule = dict(rule)
+    sinks = torch.from_numpy(rng.standard_normal(heads)) if rule.pop("sinks", False) else None
+    found = backend.paged_attention(
+        query,
+        keys,
+        values,
+        pages.step if step is None else step,
+        order=order,
+        sink_logits=sinks,
+        return_lse=return_lse,
+        **rule,
+    )
+    expected = oracle.paged_attention(
+        query.double().numpy(),
+        keys.double().numpy(),
+        values.double().numpy(),
+        pages.step,
+        order=order,
+        sink_logits=None if sinks is None else sinks.numpy(),
+        return_lse=True,
+        **rule,
+    )
+    return expected, found
+
+
+@pytest.mark.parametrize("order", ["token", "head"])
+@pytest.mark.parametrize("page_size", [1, 3, 16, 32])
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+def test_equals_oracle(pages, order, page_size, heads, kv_heads):
+    """In float64 outputs and lse equal the oracle's, fused and spelled out, with NaN all around."""
+    rng = np.random.default_rng(page_size * 100 + heads * 10 + kv_heads)
+    for rule, dims in product(RULES, [(16, 16), (8, 24)]):
+        case = pages(spans(page_size), page_size, kv_heads, *dims, order, rng)
+        for return_lse in (True, False):
+            expected, found = both(
+                case, torch.float64, rule, heads=heads, order=order, rng=rng, return_lse=return_lse
+            )
+            out = found.out if return_lse else found
+
+            assert np.isfinite(expected.out).all()
+            np.testing.assert_allclose(out.numpy(), expected.out, rtol=1e-10, atol=1e-12)
+            if return_lse:
+                np.testing.assert_allclose(found.lse.numpy(), expected.lse, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("order", ["token", "head"])
+def test_equals_oracle_in_model_dtypes(pages, dtype, error, order):
+    """In the dtypes models run in, results are as near to the oracle's as the dtype allows."""
+    rng = np.random.default_rng(1)
+    for rule in RULES:
+        case = pages(spans(16), 16, 3, 64, 64, order, rng)
+        expected, found = both(case, dtype, rule, heads=9, order=order, rng=rng, return_lse=False)
+
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found.double().numpy(), expected.out, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("order", ["token", "head"])
+@pytest.mark.parametrize("rule", [{}, {"softcap": 3.0}, {"window": 2}, {"sinks": True}])
+def test_queries_without_keys(pages, order, rule):
+    """A query that sees no key gives exactly 0 and lse -inf, beside others that see some."""
+    rng = np.random.default_rng(2)
+    case = pages([(-1, 1), (4, 1), (-2, 5), (-3, 3)], 4, 2, 8, 8, order, rng)
+    blind = [0, 2, 3, 7, 8, 9]
+    for return_lse in (True, False):
+        expected, found = both(
+            case, torch.float64, rule, heads=4, order=order, rng=rng, return_lse=return_lse
+        )
+        out = found.out if return_lse else found
+
+        assert (out[blind] == 0).all()
+        assert (expected.out[blind] == 0).all()
+        assert np.isneginf(expected.lse[blind]).all()
+        np.testing.assert_allclose(out.numpy(), expected.out, rtol=1e-10, atol=1e-12)
+        if return_lse:
+            assert torch.isneginf(found.lse[blind]).all()
+
+
+@pytest.mark.parametrize("rule", [{}, {"window": 300}, {"window": 100, "sink_tokens": 5}])
+def test_long_chunks_are_cut_into_blocks(pages, rule):
+    """Chunks of more queries than a masked tile takes give the same as the oracle."""
+    rng = np.random.default_rng(3)
+    case = pages([(0, 600), (70, 530), (511, 1)], 16, 1, 4, 4, "head", rng)
+    expected, found = both(
+        case, torch.float64, rule, heads=2, order="head", rng=rng, return_lse=False
+    )
+
+    np.testing.assert_allclose(found.numpy(), expected.out, rtol=1e-10, atol=1e-12)
+
+
+def test_prepared_step_is_the_same(pages):
+    """A TorchStep made once serves layers of different windows and heads like the step itself."""
+    rng = np.random.default_rng(4)
+    spread = spans(16)
+    case = pages(spread, 16, 2, 8, 8, "head", rng)
+    prepared = TorchStep(case.step, page_size=16)
+    for rule in [{}, {"window": 5}, {}, {"softcap": 2.0}]:
+        expected, found = both(
+            case,
+            torch.float64,
+            rule,
+            heads=4,
+            order="head",
+            rng=rng,
+            return_lse=False,
+            step=prepared,
+        )
+
+        np.testing.assert_allclose(found.numpy(), expected.out, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", ["token", "head"])
+def test_strided_views(pages, order):
+    """Pages that do not lie next to each other, as in a shared arena, give the same."""
+    rng = np.random.default_rng(5)
+    case = pages(spans(3), 3, 2, 8, 8, order, rng)
+    for gap in (3 * 8, 5):
+        query = torch.from_numpy(rng.standard_normal((int(case.step.query_start[-1]), 4, 8)))
+        apart = []
+        for array in (case.keys, case.values):
+            inner = array[0].size
+            arena = torch.full((array.shape[0] * (inner + gap),), float("nan")).double()
+            view = arena.as_strided(
+                array.shape, (inner + gap, *(n // 8 for n in array.strides[1:]))
+            )
+            view.copy_(torch.from_numpy(array))
+            apart.append(view)
+        expected = oracle.paged_attention(
+            query.numpy(), case.keys, case.values, case.step, order=order
+        )
+        found = backend.paged_attention(query, *apart, case.step, order=order)
+
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_positions_counted_from_base(pages, window):
+    """A table that begins at a later position reads the keys from there on."""
+    rng = np.random.default_rng(6)
+    case = pages([(30, 4), (22, 1)], 4, 1, 4, 4, "token", rng)
+    view = case.step.group()
+    late = view._replace(table=view.table[:, 3:].copy(), base=np.full(2, 12, np.int32))
+    case.step.groups["late"] = late
+    query = rng.standard_normal((5, 1, 4))
+    rules = {"window": window} if window else {}
+    expected = oracle.paged_attention(
+        query, case.keys, case.values, case.step, group="late", **rules
+    )
+    found = backend.paged_attention(
+        torch.from_numpy(query),
+        torch.from_numpy(case.keys),
+        torch.from_numpy(case.values),
+        case.step,
+        group="late",
+        **rules,
+    )
+
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-12)
+    if window:
+        whole = oracle.paged_attention(query, case.keys, case.values, case.step, **rules)
+        np.testing.assert_allclose(expected, whole, rtol=1e-12)

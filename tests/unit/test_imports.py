@@ -1,0 +1,38 @@
+"""What `import octavo` loads, seen in a fresh interpreter."""
+
+import subprocess
+import sys
+
+OWN = {"octavo", "numpy"}
+START = "import sys, numpy; before = set(sys.modules)"  # all that NumPy loads itself is NumPy's
+
+
+def _foreign_packages(statement: str) -> set[str]:
+    """Top-level packages beyond the standard library, NumPy and octavo that ``statement`` loads."""
+    code = (
+        f"{START}\n{statement}\n"
+        "print('\\n'.join({name.partition('.')[0] for name in set(sys.modules) - before}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.split()) - OWN - set(sys.stdlib_module_names)
+
+
+def test_core_loads_only_numpy_and_the_standard_library():
+    """`import octavo` loads no package but NumPy."""
+    foreign = _foreign_packages("import octavo")
+
+    assert set() == foreign
+
+
+def test_command_line_starts_without_torch():
+    """`octavo --help` and `octavo plan` need not wait for torch: the commands import it on use."""
+    foreign = _foreign_packages("import octavo.cli")
+
+    assert set() == foreign
+
+
+def test_check_sees_a_foreign_package():
+    """The check above can fail: a package that is not NumPy is named."""
+    foreign = _foreign_packages("import octavo, yaml")
+
+    assert {"yaml"} <= foreign

@@ -1,0 +1,140 @@
+"""Layer kinds and model specs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from octavo import Attention, ModelSpec
+from octavo.errors import ConfigError, LengthError
+from octavo.spec import check_int, load_config
+
+
+@pytest.mark.parametrize("value", [3, np.int32(3), np.int64(3)])
+def test_check_int_takes_anything_that_counts(value):
+    """Ints of Python and NumPy come back as a plain int."""
+    assert int is type(check_int("n", value, 1))
+    assert 3 == check_int("n", value, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "high", "message"),
+    [
+        (0, None, "n is 0; it must be an int of at least 1"),
+        (5, 4, "n is 5; it must be an int of at least 1 and at most 4"),
+        (True, None, "n is True; it must be an int of at least 1"),
+        (2.0, None, "n is 2.0; it must be an int of at least 1"),
+        ("2", None, "n is '2'; it must be an int of at least 1"),
+        (None, None, "n is None; it must be an int of at least 1"),
+    ],
+)
+def test_check_int_refuses_the_rest(value, high, message):
+    """Numbers outside the range, bools, floats and text raise LengthError."""
+    with pytest.raises(LengthError) as caught:
+        check_int("n", value, 1, high)
+
+    assert {"name": "n", "value": value, "low": 1, "high": high} == vars(caught.value)
+    assert message == str(caught.value)
+
+
+def test_attention_counts_keys_and_values_apart():
+    """A layer whose values are narrower than its keys keeps that much less."""
+    assert 320 == Attention(1, 192, 128).elements_per_token
+    assert 8 * 256 == Attention(8, 128, 128).elements_per_token
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kv_heads": 0},
+        {"k_dim": -1},
+        {"v_dim": 1.0},
+        {"window": 0},
+        {"sink_tokens": -1},
+        {"kv_heads": True},
+    ],
+)
+def test_attention_refuses_impossible_shapes(fields):
+    """A field that is no int of its range raises LengthError naming it."""
+    good = {"kv_heads": 1, "k_dim": 8, "v_dim": 8}
+    with pytest.raises(LengthError) as caught:
+        Attention(**good | fields)
+
+    assert next(iter(fields.items())) == (caught.value.name, caught.value.value)
+
+
+def test_spec_needs_a_layer():
+    """A model without layers is refused."""
+    with pytest.raises(ConfigError) as caught:
+        ModelSpec("none", ())
+
+    assert {"field": "layers", "value": ()} == vars(caught.value)
+
+
+@pytest.mark.parametrize("length", [0, -1, 1.5])
+def test_spec_needs_a_length_above_zero(length):
+    """max_length is None or an int of at least 1."""
+    with pytest.raises(LengthError) as caught:
+        ModelSpec("bad", (Attention(1, 8, 8),), length)
+
+    assert ("max_length", length) == (caught.value.name, caught.value.value)
+
+
+def test_specs_are_values():
+    """Equal fields make equal, hashable specs."""
+    one, other = (ModelSpec("m", (Attention(1, 8, 8),), 64) for _ in range(2))
+
+    assert one == other
+    assert 1 == len({one, other})
+
+
+def test_from_config_takes_file_folder_and_content(tmp_path):
+    """The file, its folder (as path or text) and the parsed content give the same spec."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+    }
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    expected = ModelSpec("llama", (Attention(2, 16, 16),) * 2, 128)
+
+    assert expected == ModelSpec.from_config(config)
+    assert expected == ModelSpec.from_config(file)
+    assert expected == ModelSpec.from_config(tmp_path)
+    assert expected == ModelSpec.from_config(str(tmp_path))
+    assert config == load_config(file)
+
+
+def test_a_missing_config_is_named(tmp_path):
+    """No file, or a folder without config.json, raises ConfigError with the path looked at."""
+    with pytest.raises(ConfigError) as caught:
+        ModelSpec.from_config(tmp_path)
+
+    assert {"field": "path", "value": str(tmp_path / "config.json")} == vars(caught.value)
+    assert str(caught.value).endswith("No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a JSON file"),
+        (b"{", "not a JSON file"),
+        (b"\xff\xfe{}", "not a JSON file"),
+        (b"[1]", "a config is a JSON object"),
+        (b"null", "a config is a JSON object"),
+        (b"[" * 100_000, "not a JSON file"),
+    ],
+)
+def test_damaged_configs_are_refused(tmp_path, content, message):
+    """Text that is no JSON object raises ConfigError and nothing else."""
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+
+    assert message in str(caught.value)
+    assert str(file) == caught.value.value

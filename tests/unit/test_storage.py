@@ -1,0 +1,85 @@
+"""Storage: planned bytes, strided views, writes by slot."""
+
+import numpy as np
+import pytest
+import torch
+
+import octavo
+from octavo.storage import Storage
+
+SPEC = octavo.ModelSpec(
+    "mixed", (octavo.Attention(2, 8, 8), octavo.Attention(1, 4, 6), octavo.Attention(3, 5, 7)), 64
+)
+
+
+def storage(order="token", dtype="fp32", page_size=4):
+    """A storage of a few pages with layers of different shapes."""
+    return Storage(octavo.plan(SPEC, 20_000, page_size=page_size, dtype=dtype, order=order))
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("order", ["token", "head"])
+def test_allocates_what_is_planned(order, dtype):
+    """The arena has exactly the planned bytes, all zero, in views of the planned shapes."""
+    store = storage(order, dtype)
+
+    assert store.plan.arena_bytes == store.nbytes
+    assert not store.arena.any()
+    for tensor in store.plan.tensors:
+        view = getattr(store.layer(tensor.layer), tensor.component)
+        assert tensor.shape == tuple(view.shape)
+        assert tensor.page_stride == view.stride(0) * view.element_size()
+        assert tensor.offset == view.data_ptr() - store.arena.data_ptr()
+        assert store.dtype == view.dtype
+
+
+def test_views_do_not_overlap():
+    """Filling each view with its own number leaves every other one as it was."""
+    store = storage("head")
+    views = [view for layer in range(3) for view in store.layer(layer)]
+    for number, view in enumerate(views, start=1):
+        view.fill_(number)
+
+    assert [1, 2, 3, 4, 5, 6] == [view.unique().item() for view in views]
+
+
+@pytest.mark.parametrize("order", ["token", "head"])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_write_by_slot(order, prepared):
+    """A token's key and value land at page and offset of its slot; -1 is skipped, the rest kept."""
+    store, slots = storage(order), np.array([9, -1, 4, 23], np.int32)
+    for layer, kind in enumerate(SPEC.layers):
+        key = torch.rand(4, kind.kv_heads, kind.k_dim)
+        value = torch.rand(4, kind.kv_heads, kind.v_dim)
+        store.write(layer, key, value, store.index(slots) if prepared else slots)
+        for new, view in zip((key, value), store.layer(layer), strict=True):
+            by_token = view if order == "token" else view.transpose(1, 2)
+            expected = torch.zeros_like(by_token)
+            for row, slot in enumerate(slots):
+                if slot >= 0:
+                    expected[slot // 4, slot % 4] = new[row]
+
+            assert torch.equal(expected, by_token)
+
+
+@pytest.mark.parametrize("slot", [0, 3, -2, 10**6])
+def test_refuses_slots_outside(slot):
+    """Slots of the null page, beyond the pool or below -1 are refused, nothing is written."""
+    store = storage()
+    key, value = torch.ones(2, 2, 8), torch.ones(2, 2, 8)
+
+    with pytest.raises(octavo.LengthError, match=f"slot is {slot}"):
+        store.write(0, key, value, np.array([5, slot], np.int32))
+    assert not store.arena.any()
+
+
+def test_refuses_unknown_layer():
+    """A layer the plan does not have is named, with those it has."""
+    with pytest.raises(octavo.LengthError, match="layer is 3; .* at most 2"):
+        storage().layer(3)
+
+
+def test_refuses_plan_without_bytes():
+    """A plan of page numbers only has nothing to allocate."""
+    with pytest.raises(octavo.PlanError, match="octavo.plan"):
+        Storage(octavo.Plan.from_pages(8, 4))
