@@ -17,6 +17,7 @@ from octavo.engine.text import Detokenizer, encode_chat
 
 MODEL = "smollm2-135m"
 MEMORY = "64MiB"
+MAX_LENGTH = 512  # tokens of a prompt and its answer
 TEXT = """\
 The lighthouse at Cape Alder was built in 1871 by the engineer Martha Quill. It stands on a
 granite rock at the mouth of the river Tarn and is 42 metres high. For its first forty years the
@@ -40,7 +41,7 @@ def main() -> None:
     """Load, plan, answer."""
     began = time.perf_counter()
     loaded = _load()
-    plan = octavo.plan(loaded.spec, MEMORY, order="head")
+    plan = octavo.plan(loaded.spec, MEMORY, max_length=MAX_LENGTH, order="head")
     print(f"The plan of {MEMORY} of KV cache for {MODEL}:\n\n{plan.explain()}\n")
     with Engine(loaded.model, plan) as engine:
         for question in QUESTIONS:

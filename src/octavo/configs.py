@@ -1,28 +1,90 @@
 """Readers from a Hugging Face config to a ModelSpec: one small function a family.
 
-To add a family, write ``def _name(fields) -> list[Attention]`` and enter it in ``FAMILIES``. Fields
-are looked up by the names the published files use; what a file leaves out takes the default of the
-family's class in transformers, and nothing else is ever assumed.
+To add a family, write ``def _name(fields) -> list[Attention]`` and enter it in ``FAMILIES`` and
+``DEFAULTS``. Fields are looked up by the names the published files use. The number of layers and
+the width must be there; anything else that a file leaves out takes the default of the family's
+class in transformers, and nothing else is ever assumed. A field that is null is not left out.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.errors import ConfigError, UnknownArchitecture
 from octavo.spec import Attention, ModelSpec
 
 _MISSING = object()
+_MAX_LAYERS = 2**14
+_MAX_COUNT = 2**31 - 1
+
+
+class Defaults(NamedTuple):
+    """What transformers takes for a field that a family's file leaves out.
+
+    Attributes:
+        heads: query heads.
+        kv_heads: key/value heads; None: as many as query heads.
+        head_dim: elements of a head; None: width / heads.
+        window: keys a layer that slides sees; None: no layer slides.
+        max_length: longest sequence.
+    """
+
+    heads: int
+    kv_heads: int | None
+    head_dim: int | None
+    window: int | None
+    max_length: int
+
+
+DEFAULTS: dict[str, Defaults] = {
+    "gemma": Defaults(16, 16, 256, None, 8192),
+    "gemma2": Defaults(8, 4, 256, 4096, 8192),
+    "gemma3": Defaults(8, 4, 256, 4096, 131072),
+    "gemma3_text": Defaults(8, 4, 256, 4096, 131072),
+    "gpt2": Defaults(12, None, None, None, 1024),
+    "gpt_oss": Defaults(64, 8, 64, 128, 131072),
+    "granite": Defaults(32, None, None, None, 2048),
+    "llama": Defaults(32, None, None, None, 2048),
+    "mistral": Defaults(32, 8, None, 4096, 131072),
+    "mixtral": Defaults(32, 8, None, None, 131072),
+    "olmo2": Defaults(32, None, None, None, 2048),
+    "phi3": Defaults(32, None, None, None, 4096),
+    "qwen2": Defaults(32, 32, None, 4096, 32768),
+    "qwen2_moe": Defaults(16, 16, None, 4096, 32768),
+    "qwen3": Defaults(32, 32, 128, 4096, 32768),
+    "qwen3_moe": Defaults(32, 4, None, 4096, 32768),
+    "smollm3": Defaults(16, 4, None, None, 32768),
+    "starcoder2": Defaults(24, 2, None, None, 4096),
+}
+"""By family; a test compares them with the classes of the transformers that is installed."""
+
+_NAMES = {
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "window": ("sliding_window",),
+    "max_length": ("max_position_embeddings", "n_positions"),
+}
 
 
 class Fields:
-    """The decoder's part of a config, read by field name with range checks."""
+    """The decoder's part of a config, read by field name with range checks.
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = config
+    Args:
+        config: the fields.
+        defaults: what those that are left out are.
+    """
+
+    def __init__(self, config: Mapping[str, Any], defaults: Defaults) -> None:
+        left_out = {
+            names[0]: getattr(defaults, attribute)
+            for attribute, names in _NAMES.items()
+            if not any(name in config for name in names)
+        }
+        self._config = left_out | dict(config)
 
     def get(self, name: str, default: object = None) -> Any:
-        """The value of ``name``, or ``default`` where the file has none or null. O(1)."""
+        """The value of ``name``, or ``default`` where there is none or null. O(1)."""
         value = self._config.get(name)
         return default if value is None else value
 
@@ -42,19 +104,23 @@ class Fields:
 
     @staticmethod
     def _positive(name: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(name, value, "it must be an int of at least 1")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
+            right = f"it must be an int of at least 1 and at most {_MAX_COUNT}"
+            raise ConfigError(name, value, right)
         return value
 
     @property
     def layers(self) -> int:
         """Number of decoder layers."""
-        return self.count("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        count = self.count("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        if count > _MAX_LAYERS:
+            raise ConfigError("num_hidden_layers", count, f"it must be at most {_MAX_LAYERS}")
+        return count
 
     @property
     def heads(self) -> int:
         """Number of query heads."""
-        return self.count("num_attention_heads", "n_head", "n_heads")
+        return self.count(*_NAMES["heads"])
 
     def head_dim(self) -> int:
         """``head_dim`` where the file has it, else width / heads, which must divide."""
@@ -66,14 +132,14 @@ class Fields:
         return width // heads
 
     def max_length(self) -> int | None:
-        """Longest sequence in tokens; None where the file sets no bound."""
-        for name in ("max_position_embeddings", "n_positions"):
+        """Longest sequence in tokens; None where the file says null."""
+        for name in _NAMES["max_length"]:
             if self.get(name) is not None:
                 return self.count(name)
         return None
 
     def kv_heads(self) -> int:
-        """Key/value heads; as many as query heads where the file does not say."""
+        """Key/value heads; as many as query heads where neither file nor family says."""
         heads, kv_heads = self.heads, self.count("num_key_value_heads", default=self.heads)
         if heads % kv_heads:
             raise ConfigError("num_key_value_heads", kv_heads, f"it must divide {heads} heads")
@@ -116,10 +182,35 @@ def _qwen(fields: Fields) -> list[Attention]:
     """A window is used only when ``use_sliding_window`` says so, from ``max_window_layers`` on."""
     if not fields.get("use_sliding_window", False):
         return _full(fields)
-    first = fields.get("max_window_layers", 28)
-    if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-        raise ConfigError("max_window_layers", first, "it must be an int of at least 0")
+    first = _max_window_layers(fields)
     return _windowed(fields, lambda layer: layer >= first)
+
+
+def _max_window_layers(fields: Fields) -> int:
+    value = fields.get("max_window_layers", 28)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError("max_window_layers", value, "it must be an int of at least 0")
+    return value
+
+
+def _qwen2_moe(fields: Fields) -> list[Attention]:
+    """As qwen, but every other layer slides, up to ``max_window_layers``."""
+    if not fields.get("use_sliding_window", False):
+        return _full(fields)
+    last = _max_window_layers(fields)
+    return _windowed(fields, lambda layer: layer % 2 == 0 and layer < last)
+
+
+def _qwen3_moe(fields: Fields) -> list[Attention]:
+    """All layers slide when ``use_sliding_window`` says so."""
+    return _all_windowed(fields) if fields.get("use_sliding_window", False) else _full(fields)
+
+
+def _smollm3(fields: Fields) -> list[Attention]:
+    """Windows of this family depend on its position codes and are not read."""
+    if fields.get("use_sliding_window", False) and fields.get("sliding_window") is not None:
+        raise ConfigError("use_sliding_window", True, "smollm3 is read without windows only")
+    return _full(fields)
 
 
 def _gemma2(fields: Fields) -> list[Attention]:
@@ -127,6 +218,9 @@ def _gemma2(fields: Fields) -> list[Attention]:
 
 
 def _gemma3(fields: Fields) -> list[Attention]:
+    if fields.get("use_bidirectional_attention", False):
+        right = "a cache needs a model in which no token sees a later one"
+        raise ConfigError("use_bidirectional_attention", True, right)
     pattern = fields.count("sliding_window_pattern", default=6)
     return _windowed(fields, lambda layer: (layer + 1) % pattern != 0)
 
@@ -151,10 +245,10 @@ FAMILIES: dict[str, Callable[[Fields], list[Attention]]] = {
     "olmo2": _full,
     "phi3": _all_windowed,
     "qwen2": _qwen,
-    "qwen2_moe": _qwen,
+    "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen,
-    "qwen3_moe": _qwen,
-    "smollm3": _full,
+    "qwen3_moe": _qwen3_moe,
+    "smollm3": _smollm3,
     "starcoder2": _all_windowed,
 }
 
@@ -172,8 +266,9 @@ def read_spec(config: Mapping[str, Any]) -> ModelSpec:
     reader = FAMILIES.get(family) if isinstance(family, str) else None
     if reader is None:
         raise UnknownArchitecture(family, sorted(FAMILIES), "model_type")
-    fields = Fields(_decoder(config))
-    return ModelSpec(str(family), tuple(reader(fields)), fields.max_length())
+    name = str(family)
+    fields = Fields(_decoder(config), DEFAULTS[name])
+    return ModelSpec(name, tuple(reader(fields)), fields.max_length())
 
 
 def _decoder(config: Mapping[str, Any]) -> Mapping[str, Any]:

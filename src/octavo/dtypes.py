@@ -42,7 +42,7 @@ def dtype(name: str | DType) -> DType:
     """
     if isinstance(name, DType):
         return name
-    found = DTYPES.get(name, _ALIASES.get(name))
+    found = DTYPES.get(name, _ALIASES.get(name)) if isinstance(name, str) else None
     if found is None:
         raise PlanError("dtype", name, f"known types are: {', '.join(DTYPES)}")
     return found

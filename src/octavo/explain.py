@@ -1,6 +1,6 @@
 """A plan told in words: what one token costs, what the memory holds, where the rest went."""
 
-from octavo.planning import Plan
+from octavo.planning import Budget, Plan
 from octavo.spec import ModelSpec
 
 
@@ -11,13 +11,12 @@ def explain_plan(plan: Plan) -> str:
             f"{plan.usable_pages} pages of {plan.page_size} tokens and the null page: "
             f"{plan.tokens} tokens; bytes are the engine's own matter"
         )
-    longest = plan.max_length or plan.tokens
     lines = [
         f"model      {plan.spec.name}, {len(plan.spec.layers)} layers",
         f"one token  {_token_arithmetic(plan.spec, plan)} = {plan.bytes_per_token:,} bytes",
         f"one page   {plan.page_size} tokens = {plan.page_bytes:,} bytes",
-        f"memory     {amount(plan.budget.total)} = {_parts(plan)}",
-        f"capacity   {plan.tokens:,} tokens: {_times(plan, longest)} sequences of {longest:,}",
+        f"memory     {amount(plan.budget.total)} = {_parts(plan.budget, plan.usable_pages)} bytes",
+        f"capacity   {plan.tokens:,} tokens: {_capacity(plan, plan.spec)}",
     ]
     windows = sum(layer.window is not None for layer in plan.spec.layers)
     if windows:
@@ -26,10 +25,14 @@ def explain_plan(plan: Plan) -> str:
 
 
 def amount(size: int) -> str:
-    """``size`` bytes in the largest binary unit of which there is at least one. O(1)."""
+    """``size`` bytes in the largest binary unit of which there is at least one.
+
+    In integers, so that no size is too large; to the nearest hundredth. O(1).
+    """
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= unit:
-            return f"{size / unit:.2f}".rstrip("0").rstrip(".") + f" {name}"
+            whole, part = divmod((200 * size + unit) // (2 * unit), 100)
+            return f"{whole}.{part:02}".rstrip("0").rstrip(".") + f" {name}"
     return f"{size} bytes"
 
 
@@ -46,18 +49,21 @@ def _token_arithmetic(spec: ModelSpec, plan: Plan) -> str:
     )
 
 
-def _times(plan: Plan, length: int) -> str:
-    """Sequences of ``length`` that fit, two decimals, rounded down."""
-    return f"{int(plan.max_sequences(length) * 100) / 100:.2f}"
+def _capacity(plan: Plan, spec: ModelSpec) -> str:
+    """Sequences of the longest length that fit, two decimals, rounded down."""
+    longest = plan.max_length or plan.tokens
+    if spec.max_length is not None and longest == plan.tokens < spec.max_length:
+        return f"less than one sequence of the model's {spec.max_length:,}"
+    hundredths = int(plan.max_sequences(longest) * 100)
+    return f"{hundredths // 100}.{hundredths % 100:02} sequences of {longest:,}"
 
 
-def _parts(plan: Plan) -> str:
-    assert plan.budget is not None
-    b = plan.budget
-    parts = [
-        f"{plan.usable_pages:,} pages {amount(b.payload)}",
-        f"null page {amount(b.null_page)}",
-        f"padding {amount(b.padding)}",
-        f"remainder {amount(b.remainder)}",
-    ]
-    return " + ".join(parts)
+def _parts(budget: Budget, pages: int) -> str:
+    """The parts that are not zero, in bytes, so that a reader can add them up."""
+    parts = {
+        f"{pages:,} pages": budget.payload,
+        "null page": budget.null_page,
+        "padding": budget.padding,
+        "remainder": budget.remainder,
+    }
+    return " + ".join(f"{name} {size:,}" for name, size in parts.items() if size)

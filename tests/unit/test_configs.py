@@ -1,9 +1,10 @@
 """From config.json to a spec, family by family."""
 
 import pytest
+import transformers
 
 from octavo import Attention, ModelSpec
-from octavo.configs import FAMILIES, read_spec
+from octavo.configs import DEFAULTS, FAMILIES, read_spec
 from octavo.errors import ConfigError, UnknownArchitecture
 
 BASE = {
@@ -28,7 +29,7 @@ def windows(**fields):
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_reads_the_common_fields(family):
     """Heads, dims and the number of layers come from the fields all families share."""
-    found = layers(model_type=family)
+    found = layers(model_type=family, head_dim=16)
 
     assert 4 == len(found)
     assert {(2, 16, 16)} == {(layer.kv_heads, layer.k_dim, layer.v_dim) for layer in found}
@@ -37,7 +38,8 @@ def test_every_family_reads_the_common_fields(family):
 def test_head_dim_is_taken_when_it_is_there():
     """head_dim wins over width / heads, which need not divide then."""
     assert 128 == layers(model_type="qwen3", head_dim=128, hidden_size=63)[0].k_dim
-    assert 16 == layers(model_type="qwen3", head_dim=None)[0].k_dim
+    assert 128 == layers(model_type="qwen3")[0].k_dim
+    assert 16 == layers(model_type="qwen2")[0].k_dim
 
 
 def test_gpt2_names():
@@ -59,9 +61,93 @@ def test_a_nested_decoder_is_read():
     assert 64 == read_spec(config).max_length
 
 
-def test_max_length_may_be_absent():
-    """A file without a bound gives an unbounded spec."""
-    assert read_spec(BASE | {"model_type": "llama"}).max_length is None
+def test_max_length_may_be_null():
+    """A file that says there is no bound gives an unbounded spec; silence gives the default."""
+    base = BASE | {"model_type": "llama"}
+
+    assert read_spec(base | {"max_position_embeddings": None}).max_length is None
+    assert 2048 == read_spec(base).max_length
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_defaults_are_those_of_transformers(family):
+    """Each family's table holds what the class in transformers takes for absent fields."""
+    config = transformers.AutoConfig.for_model(family).get_text_config()
+    made = {
+        "heads": config.num_attention_heads,
+        "kv_heads": getattr(config, "num_key_value_heads", None),
+        "head_dim": getattr(config, "head_dim", None),
+        "window": type(config).__dict__.get("sliding_window"),
+        "max_length": config.max_position_embeddings,
+    }
+    derived = DEFAULTS[family]._replace(
+        kv_heads=DEFAULTS[family].kv_heads
+        or (config.num_attention_heads if family != "gpt2" else None),
+        head_dim=DEFAULTS[family].head_dim or made["head_dim"],
+    )
+
+    assert made == derived._asdict()
+
+
+PARTS = {
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 24,
+    "max_position_embeddings": 99,
+    "sliding_window": 7,
+}
+
+
+@pytest.mark.parametrize("absent", [*PARTS, None, "all"])
+@pytest.mark.parametrize("use", [False, True])
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"gpt2", "smollm3"}))
+def test_what_a_file_leaves_out_is_what_transformers_takes(family, absent, use):
+    """A partial config gives the spec of the whole one that transformers makes of it."""
+    given = {n: v for n, v in PARTS.items() if absent not in (n, "all")}
+    given |= {"hidden_size": 768, "num_hidden_layers": 6}
+    if family.startswith("qwen"):
+        given |= {"use_sliding_window": use, "max_window_layers": 3}
+    text = "gemma3_text" if family == "gemma3" else family
+    whole = transformers.AutoConfig.for_model(text, **given)
+
+    assert read_spec(whole.to_dict() | {"model_type": family}) == read_spec(
+        given | {"model_type": family}
+    )
+    assert whole.max_position_embeddings == read_spec(given | {"model_type": family}).max_length
+
+
+def test_published_gemma3_leaves_out_its_heads():
+    """The decoder of a published Gemma 3 config names no heads: its class's are taken."""
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34}
+    found = read_spec({"model_type": "gemma3", "text_config": text | {"sliding_window": 1024}})
+
+    assert Attention(4, 256, 256, window=1024) == found.layers[0]
+    assert Attention(4, 256, 256) == found.layers[5]
+    assert 131072 == found.max_length
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"num_hidden_layers": 2**14 + 1}, "num_hidden_layers"),
+        ({"num_hidden_layers": 10**400}, "num_hidden_layers"),
+        ({"head_dim": 2**31}, "head_dim"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ],
+)
+def test_what_no_model_is(fields, field):
+    """Counts beyond every model, and attention that looks ahead, are refused by name."""
+    with pytest.raises(ConfigError) as caught:
+        layers(model_type="gemma3_text", **fields)
+
+    assert field == caught.value.field
+
+
+def test_smollm3_with_windows():
+    """Windows of a family that are not read are refused, not left out."""
+    with pytest.raises(ConfigError, match="use_sliding_window"):
+        layers(model_type="smollm3", use_sliding_window=True, sliding_window=8)
+    assert [None] * 4 == windows(model_type="smollm3", use_sliding_window=True)
 
 
 def test_windows_by_family():
@@ -73,7 +159,9 @@ def test_windows_by_family():
         model_type="gemma3_text", sliding_window=8, sliding_window_pattern=2
     )
     assert [None] * 4 == windows(model_type="llama", sliding_window=8)
-    assert [None] * 4 == windows(model_type="mistral", sliding_window=None)
+    assert [4096] * 4 == windows(model_type="mistral")
+    null = BASE | {"model_type": "mistral", "sliding_window": None}
+    assert [None] * 4 == [layer.window for layer in read_spec(null).layers]
 
 
 def test_layer_types_win_over_the_rule():

@@ -25,7 +25,7 @@ def test_types_are_found_by_either_name(name, size, torch_name):
     assert name == str(found)
 
 
-@pytest.mark.parametrize("name", ["int7", "", "BF16", None, 16])
+@pytest.mark.parametrize("name", ["int7", "", "BF16", None, 16, []])
 def test_unknown_types_are_refused_with_the_known_ones(name):
     """An unknown name raises PlanError that lists what is known."""
     with pytest.raises(PlanError) as caught:

@@ -227,9 +227,8 @@ def test_tokens_are_told_as_they_come(engine, alone):
     assert request.done
 
 
-def test_sampled_tokens_follow_generate(model, engine):
+def test_sampled_tokens_follow_generate(model):
     """With a seed, tokens are those transformers samples from the same random numbers."""
-    engine.close()
     prompt = torch.tensor([PROMPTS[1]])
     torch.manual_seed(11)
     expected = model.generate(
@@ -243,7 +242,8 @@ def test_sampled_tokens_follow_generate(model, engine):
         pad_token_id=0,
     )[0, prompt.shape[1] :].tolist()
     params = SamplingParams(max_tokens=10, temperature=1.5, top_k=20, top_p=0.9, seed=11)
-    found = engine.generate([PROMPTS[0], PROMPTS[1]], [greedy(), params])
+    with Engine(model, plan_for(model)) as engine:
+        found = engine.generate([PROMPTS[0], PROMPTS[1]], [greedy(), params])
 
     assert expected == found[1].token_ids
 
@@ -324,6 +324,154 @@ def test_listener_that_fails_costs_only_its_request(engine, alone):
     assert "cancelled" == failing.finish_reason
     assert alone[1] == heard
     assert conserved(engine)
+
+
+class Moody(Letters):
+    """A tokenizer that cannot decode once a given number of tokens are there."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def decode(self, tokens, **_):
+        """A letter a token, while it works."""
+        if len(tokens) >= self.count:
+            raise RuntimeError("no decoding today")
+        return super().decode(tokens)
+
+
+def test_tokenizer_that_fails_costs_only_its_request(model, alone):
+    """A decode that raises in the middle cancels its request; every other token is booked."""
+    with Engine(model, plan_for(model), tokenizer=Moody(3)) as engine:
+        failing = engine.submit(PROMPTS[0], greedy(stop="never"))
+        other = engine.submit(PROMPTS[1], greedy())
+        with pytest.raises(RuntimeError, match="no decoding today") as caught:
+            engine.run()
+        assert (3, 3) == (len(failing.output), len(other.output))
+        engine.run()
+
+        assert ("cancelled", caught.value) == (failing.finish_reason, failing.error)
+        assert alone[1] == other.output
+        assert conserved(engine)
+
+
+def test_sampler_that_fails_costs_only_its_request(engine, alone, monkeypatch):
+    """A sampler that raises cancels its request, which gets no token; the others get theirs."""
+    failing = engine.submit(PROMPTS[0], greedy(temperature=1.0))
+    other = engine.submit(PROMPTS[1], greedy())
+    monkeypatch.setattr(failing.sampler, "sample", lambda logits: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.run()
+    engine.run()
+
+    assert ("cancelled", []) == (failing.finish_reason, failing.output)
+    assert (alone[1], None) == (other.output, other.error)
+    assert conserved(engine)
+
+
+def test_logits_that_are_no_numbers(model, engine, alone, monkeypatch):
+    """A request whose logits are NaN is cancelled with that reason, not given token 0."""
+    failing, other = (engine.submit(prompt, greedy()) for prompt in PROMPTS[:2])
+    engine.step()
+    run = model.forward
+
+    def spoil(*args, **options):
+        found = run(*args, **options)
+        found.logits[0, 0] = float("nan")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "forward", spoil)
+        with pytest.raises(octavo.UnsupportedModel, match="^logits: the model gave nan"):
+            engine.step()
+    engine.run()
+
+    assert ("cancelled", alone[0][:1]) == (failing.finish_reason, failing.output)
+    assert alone[1] == other.output
+
+
+def test_all_that_listen_hear_before_the_first_failure_is_raised(engine):
+    """Each of several listeners that raise is noted on its own request; the first is raised."""
+
+    def fail(request, token):
+        raise RuntimeError(request.prompt_tokens)
+
+    requests = [engine.submit(prompt, greedy(), on_token=fail) for prompt in PROMPTS[:2]]
+    with pytest.raises(RuntimeError, match="3"):
+        engine.step()
+
+    assert ["3", "29"] == [str(request.error) for request in requests]
+    assert conserved(engine)
+
+
+def test_token_beyond_the_vocabulary(engine):
+    """The message names the largest token id of the model."""
+    with pytest.raises(octavo.TokenError, match=r"token 1 is 61; token ids are ints in 0\.\.60"):
+        engine.submit([1, 61])
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda e: e.submit(PROMPTS[0], {"max_tokens": 3}), SamplingError),
+        (lambda e: e.submit(PROMPTS[0], on_token=[]), SamplingError),
+        (lambda e: e.submit(5), octavo.TokenError),
+        (lambda e: e.submit(None), octavo.TokenError),
+        (lambda e: e.submit("text"), octavo.TokenError),
+        (lambda e: e.generate(5), octavo.TokenError),
+        (lambda e: e.generate("text"), octavo.TokenError),
+        (lambda e: e.generate([1, 2]), octavo.TokenError),
+        (lambda e: e.generate(PROMPTS[:1], 5), SamplingError),
+        (lambda e: e.generate(PROMPTS[:1], "x"), SamplingError),
+        (lambda e: e.cancel(5), octavo.StepError),
+    ],
+)
+def test_refuses_arguments_of_other_types(engine, call, error):
+    """What is no prompt, no parameters and no request is refused by a typed error."""
+    with pytest.raises(error):
+        call(engine)
+    assert not engine.step()
+
+
+def test_refuses_a_request_of_another_engine(model, engine):
+    """An engine cancels its own requests only."""
+    with Engine(model, plan_for(model)) as other:
+        request = other.submit(PROMPTS[0], greedy())
+        with pytest.raises(octavo.StepError, match="another engine"):
+            engine.cancel(request)
+        assert not request.done
+
+
+def test_closed_engine_takes_no_work(model):
+    """After close every call that would run the model is refused; what came before can be read."""
+    engine = Engine(model, plan_for(model))
+    request = engine.submit(PROMPTS[0], greedy())
+    engine.close()
+    engine.close()
+
+    assert "cancelled" == request.finish_reason
+    for call in (engine.step, engine.run, lambda: engine.submit([1]), lambda: engine.generate([])):
+        with pytest.raises(octavo.StepError, match="the engine is closed"):
+            call()
+    engine.cancel(request)
+    assert 1 == engine.stats.finished
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"model": 5}, octavo.UnsupportedModel),
+        ({"plan": None}, octavo.PlanError),
+        ({"plan": "1GiB"}, octavo.PlanError),
+        ({"tokenizer": "gpt2"}, octavo.UnsupportedModel),
+        ({"max_sequences": "2"}, octavo.LengthError),
+        ({"max_step_tokens": None}, octavo.LengthError),
+    ],
+)
+def test_refuses_to_be_made_of_other_things(model, changes, error):
+    """A model, plan or tokenizer that is none is refused by a typed error."""
+    arguments = {"model": model, "plan": plan_for(model)} | changes
+    with pytest.raises(error):
+        Engine(**arguments)
 
 
 @pytest.mark.parametrize(

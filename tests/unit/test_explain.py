@@ -19,6 +19,9 @@ from octavo.explain import amount
         (100 * 2**30, "100 GiB"),
         (2**40, "1 TiB"),
         (2**50, "1024 TiB"),
+        (2**40 - 1, "1024 GiB"),
+        (2**20 + 2**19 + 1, "1.5 MiB"),
+        (10**400 * 2**40, f"{10**400} TiB"),
     ],
 )
 def test_amounts_in_binary_units(size, text):
@@ -31,13 +34,13 @@ def test_explanation_of_a_model():
     spec = ModelSpec("small", (Attention(2, 16, 16),) * 2 + (Attention(1, 24, 8),), 64)
     plan = octavo.plan(spec, "1MiB", page_size=4)
     one = "2 layers x 2 heads x (16 + 16) x 2 bytes + 1 layers x 1 heads x (24 + 8) x 2 bytes"
-    parts = "818 pages 1022.5 KiB + null page 1.25 KiB + padding 0 bytes + remainder 256 bytes"
+    parts = "818 pages 1,047,040 + null page 1,280 + remainder 256"
 
     assert [
         "model      small, 3 layers",
         f"one token  {one} = 320 bytes",
         "one page   4 tokens = 1,280 bytes",
-        f"memory     1 MiB = {parts}",
+        f"memory     1 MiB = {parts} bytes",
         "capacity   3,272 tokens: 51.12 sequences of 64",
     ] == plan.explain().splitlines()
 
@@ -64,7 +67,16 @@ def test_parts_of_the_memory_are_all_told():
     line = next(text for text in plan.explain().splitlines() if text.startswith("memory"))
 
     for part in (plan.budget.payload, plan.budget.null_page, plan.budget.remainder):
-        assert amount(part) in line
+        assert f"{part:,}" in line
+
+
+def test_a_pool_too_small_for_the_models_own_length_says_so():
+    """Where the model's longest sequence does not fit, the plan does not boast of a shorter one."""
+    spec = ModelSpec("small", (Attention(2, 16, 16),), 8192)
+
+    last = octavo.plan(spec, "1MiB", page_size=4).explain().splitlines()[-1]
+
+    assert last == "capacity   8,188 tokens: less than one sequence of the model's 8,192"
 
 
 def plan_lines(spec):

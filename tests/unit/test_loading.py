@@ -1,9 +1,11 @@
 """Models are loaded whole or refused with the reason."""
 
 import json
+import os
 import shutil
 
 import gguf
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -13,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from octavo.engine import hub
 from octavo.engine.gguf import convert
 from octavo.engine.loading import load
-from octavo.errors import ConfigError, ModelError, UnknownArchitecture
+from octavo.errors import ConfigError, ModelError, OctavoError, UnknownArchitecture
 from octavo.spec import Attention
 
 CONTEXT = 128
@@ -172,14 +174,129 @@ def test_weights_of_another_shape(folder):
     with pytest.raises(ModelError) as caught:
         load(folder)
     assert "\n" not in str(caught.value)
+    assert "has shape [32, 64], its config asks for [32, 48]" in str(caught.value)
 
 
-def test_index_that_is_none(folder):
-    """A damaged index of shards is named."""
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text("[]")
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "{", '{"weight_map": 5}', '{"weight_map": {"a": 5}}', '{"weight_map": {"a": ["b"]}}']
+    + [json.dumps({"weight_map": {"a": name}}) for name in ("", "../tiny/model.safetensors")],
+)
+def test_index_that_is_none(folder, content):
+    """A damaged index of shards, or one that leads out of the folder, is named."""
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    (folder / "model.safetensors.index.json").write_text(content)
     with pytest.raises(ModelError, match="is no index of safetensors files"):
         load(folder)
+
+
+def test_weights_the_model_has_no_place_for(folder):
+    """A config with fewer layers than the weights is refused; old buffers are let pass."""
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert LAYERS == len(load(folder).spec.layers)
+
+    _change(folder / "config.json", num_hidden_layers=1)
+    with pytest.raises(ModelError, match=r"hold 9 tensors .* no place for: model.layers.1.input_"):
+        load(folder)
+
+
+def _refusal(path):
+    """Why octavo does not load a model; empty where it does."""
+    try:
+        load(path)
+    except OctavoError as error:
+        return str(error)
+    return ""
+
+
+def _change(file, **fields):
+    """Write fields of a JSON file anew."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+CODE = "from pathlib import Path\nPath({!r}).touch()\n"
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_in_the_folder_is_never_run(folder, tmp_path, file, capsys, monkeypatch):
+    """A folder that wants its own classes is refused or read without them; nobody is asked."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    (folder / "evil.py").write_text(CODE.format(str(tmp_path / "ran")))
+    names = {
+        "AutoConfig": "evil.C",
+        "AutoModelForCausalLM": "evil.M",
+        "AutoTokenizer": ["evil.T"] * 2,
+    }
+    _change(folder / file, auto_map=names, tokenizer_class="EvilTokenizer")
+    assert "\n" not in _refusal(folder)
+    assert not (tmp_path / "ran").exists()
+    assert "" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hidden_act": "wobbly"},
+        {"vocab_size": -1},
+        {"vocab_size": "many"},
+        {"rms_norm_eps": "small"},
+        {"rope_parameters": {"rope_type": "wobbly"}},
+        {"rope_parameters": 5},
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
+        {"intermediate_size": None},
+        {"tie_word_embeddings": []},
+        {"pad_token_id": 10**9},
+    ],
+)
+def test_config_that_breaks_transformers(folder, fields):
+    """Whatever transformers raises for a config is one error of one line."""
+    _change(folder / "config.json", **fields)
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", ["</s>", [2, "</s>"], 2.5, True, -1, {"a": 1}])
+def test_stop_tokens_that_are_none(folder, token):
+    """A generation config whose stop tokens are no token ids is refused."""
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": token}))
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "generation_config.json"])
+def test_pipes_are_not_waited_for(folder, name):
+    """A pipe in the place of a file is refused."""
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(ModelError, match="no regular file|no config.json"):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", [5, None, "", b"tiny", ["tiny"]])
+def test_what_is_no_name_is_refused(name):
+    """A model is named by text or a path."""
+    with pytest.raises(ModelError, match="is no name"):
+        load(name)
+
+
+def test_named_model_is_checked_by_its_sums(saved, tmp_path, monkeypatch):
+    """A file that kept its size but not its content is found before the model is used."""
+    monkeypatch.setenv("OCTAVO_HOME", str(tmp_path))
+    [name] = hub.MODELS
+    target = shutil.copytree(saved, hub.folder_of(name))
+    hub._write_manifest(hub.MODELS[name], target)
+    assert name == load(name).name
+
+    weights = target / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[-1] ^= 1
+    weights.write_bytes(raw)
+    with pytest.raises(ModelError, match=r"model.safetensors has changed .* run `octavo pull"):
+        load(name)
 
 
 def test_missing_tokenizer(folder):
@@ -227,21 +344,22 @@ def _write_gguf(path, model, *, skip=(), extra=None, quantised=None, **metadata)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(LAYERS)
     writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
+    writer.add_head_count(metadata.get("heads", HEADS))
     writer.add_head_count_kv(KV_HEADS)
     writer.add_key_length(WIDTH // HEADS)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(10000.0)
     writer.add_tokenizer_model(metadata.get("tokenizer", "gpt2"))
     writer.add_tokenizer_pre(metadata.get("pre", "gpt-2"))
-    writer.add_token_list(TOKENS)
+    writer.add_token_list(metadata.get("tokens", TOKENS))
     writer.add_token_types([3] * len(SPECIAL) + [1] * (len(TOKENS) - len(SPECIAL)))
-    writer.add_token_merges(MERGES)
+    writer.add_token_merges(metadata.get("merges", MERGES))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template(TEMPLATE)
-    if "scaling" in metadata:
-        writer.add_rope_scaling_type(metadata["scaling"])
+    for key, value in metadata.get("keys", {}).items():
+        add = {bool: "add_bool", int: "add_uint32", float: "add_float32", str: "add_string"}
+        getattr(writer, add.get(type(value), "add_array"))(key, value)
     for name, tensor in model.state_dict().items():
         stem, _, kind = name.rpartition(".")
         if name in skip or (model.config.tie_word_embeddings and stem == "lm_head"):
@@ -334,7 +452,18 @@ def test_converted_gguf_is_a_model_folder(tmp_path):
         ({"extra": {"rope_freqs.weight": torch.ones(4)}}, "tensor 'rope_freqs.weight'"),
         ({"extra": {"blk.0.ffn_gate_inp.weight": torch.ones(4)}}, "'blk.0.ffn_gate_inp.weight'"),
         ({"skip": ["model.norm.weight"]}, "lack 1 tensors: model.norm.weight"),
-        ({"scaling": gguf.RopeScalingType.YARN}, "rope scaling 'yarn'"),
+        ({"keys": {"llama.rope.scaling.type": "yarn"}}, "rope.scaling.type = 'yarn'"),
+        ({"keys": {"llama.rope.scaling.factor": 2.0}}, r"rope.scaling.factor = 2.0 .*only 1.0"),
+        ({"keys": {"llama.rope.scale_linear": 4.0}}, "rope.scale_linear = 4.0"),
+        ({"keys": {"llama.rope.dimension_count": 4}}, r"rope.dimension_count = 4 .*only 8"),
+        ({"keys": {"llama.rope.wobble": 1}}, "rope.wobble = 1"),
+        ({"keys": {"llama.attention.sliding_window": 9}}, "attention.sliding_window = 9"),
+        ({"keys": {"llama.attention.causal": False}}, "attention.causal = False"),
+        ({"keys": {"llama.attention.value_length": 4}}, r"attention.value_length = 4 .*only 8"),
+        ({"keys": {"llama.logit_scale": 0.5}}, "logit_scale = 0.5"),
+        ({"keys": {"tokenizer.ggml.add_eos_token": True}}, "add_eos_token"),
+        ({"tokens": [*TOKENS[:-1], "hi"]}, "261 tokens, 260 of them different"),
+        ({"tokens": [*TOKENS, "more"]}, "262 tokens, 262 of them different, for 261 embeddings"),
         ({"tokenizer": "llama"}, "tokenizer 'llama'"),
         ({"pre": "tekken"}, "pre-tokenizer 'tekken'"),
     ],
@@ -344,6 +473,51 @@ def test_gguf_that_is_not_understood_is_refused(tmp_path, options, message):
     path = _write_gguf(tmp_path / "tiny.gguf", _model(), **options)
     with pytest.raises(ModelError, match=message):
         load(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"heads": 0},
+        {"heads": 3},
+        {"merges": ["a"]},
+        {"merges": ["zz yy"]},
+        {"keys": {"tokenizer.ggml.padding_token_id": 10**6}},
+        {"keys": {"llama.vocab_size": [1, 2]}, "heads": 2**31},
+        {"keys": {"tokenizer.ggml.eot_token_id": [1]}, "merges": ["h"]},
+    ],
+)
+def test_damaged_gguf_metadata(tmp_path, options):
+    """Numbers and texts that cannot be are one error of one line."""
+    path = _write_gguf(tmp_path / "tiny.gguf", _model(), **options)
+    with pytest.raises((ModelError, ConfigError)) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_gguf_with_flipped_bytes(tmp_path, seed):
+    """A file whose header is damaged anywhere loads or is refused, and never crashes."""
+    raw = bytearray(_write_gguf(tmp_path / "whole.gguf", _model()).read_bytes())
+    random = np.random.default_rng(seed)
+    for at in random.integers(4, 1500, 3):
+        raw[at] = int(random.integers(256))
+    path = tmp_path / "flipped.gguf"
+    path.write_bytes(raw)
+    assert "\n" not in _refusal(path)
+
+
+def test_llama_bpe(tmp_path):
+    """Llama 3's text begins with its start token, and a word that is a token is not merged."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [*SPECIAL, *alphabet, "hi", "whole"]
+    options = {"pre": "llama-bpe", "tokens": tokens, "merges": ["h i"]}
+    found = load(_write_gguf(tmp_path / "a.gguf", _model(), **options)).tokenizer
+    off = {"keys": {"tokenizer.ggml.add_bos_token": False}}
+    bare = load(_write_gguf(tmp_path / "b.gguf", _model(), **options, **off)).tokenizer
+
+    assert ["<s>", "whole"] == found.convert_ids_to_tokens(found("whole").input_ids)
+    assert ["hi"] == bare.convert_ids_to_tokens(bare("hi").input_ids)
 
 
 def test_unknown_gguf_architecture(tmp_path):

@@ -123,7 +123,18 @@ def test_heads_share_keys_in_groups():
         ({"window": 0}, "window is 0"),
         ({"sink_tokens": -1}, "sink_tokens is -1"),
         ({"sink_logits": np.zeros(3)}, "heads of sink_logits is 3"),
+        ({"window": 2**63}, "window is 9223372036854775808"),
+        ({"window": 2.5}, "window is 2.5"),
+        ({"sink_tokens": 2**63}, "sink_tokens is 9223372036854775808"),
         ({"softcap": 0.0}, "softcap is 0.0"),
+        ({"softcap": float("nan")}, "softcap is nan"),
+        ({"softcap": "x"}, "softcap is 'x'"),
+        ({"scale": float("inf")}, "scale is inf"),
+        ({"scale": "x"}, "scale is 'x'"),
+        ({"scale": True}, "scale is True"),
+        ({"key_cache": np.zeros((2, 4))}, "axes of key_cache is 2"),
+        ({"key_cache": np.zeros((2, 4, 0, 4))}, "kv_heads of key_cache is 0"),
+        ({"query": np.zeros((1, 2, 0)), "key_cache": np.zeros((2, 4, 2, 0))}, "k_dim of key_cache"),
     ],
 )
 def test_refuses_arguments_that_do_not_fit(change, message):

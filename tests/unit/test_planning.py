@@ -9,6 +9,7 @@ import octavo
 from octavo import Attention, BudgetTooSmall, LengthError, ModelSpec, Plan, PlanError
 from octavo.geometry import ALIGNMENT, align
 from octavo.planning import parse_memory
+from octavo.spec import State
 
 SPEC = ModelSpec("small", (Attention(2, 16, 16), Attention(1, 24, 8)), 64)
 TOKEN = (2 * 32 + 32) * 2  # bytes of one token in bf16
@@ -49,6 +50,39 @@ def test_other_memory_is_refused(memory):
     assert f"memory is {memory!r}; give bytes as an int, or text such as '16GiB' or '16GB'" == str(
         caught.value
     )
+
+
+@pytest.mark.parametrize("memory", [2**63, "8388608TiB", 10**400])
+def test_memory_beyond_64_bits_is_refused(memory):
+    """2**63 bytes and more are no memory; a byte less is."""
+    with pytest.raises(PlanError, match="it must be at most 9223372036854775807 bytes"):
+        parse_memory(memory)
+    assert 2**63 - 1 == parse_memory(2**63 - 1)
+
+
+@pytest.mark.parametrize("memory", ["9" * 5000, "9" * 41 + "GiB"])
+def test_endless_digits_are_refused(memory):
+    """Text longer than any number of bytes is not understood."""
+    with pytest.raises(PlanError, match="give bytes as an int"):
+        parse_memory(memory)
+
+
+@pytest.mark.parametrize(
+    "spec", [None, "llama", {"model_type": "llama"}, ModelSpec("states", (State(8),))]
+)
+def test_refuses_what_is_no_spec_of_attention(spec):
+    """A plan with bytes needs a ModelSpec whose layers are all attention."""
+    with pytest.raises(PlanError, match="spec is"):
+        octavo.plan(spec, "1MiB")
+
+
+def test_the_largest_memory_is_planned_and_explained():
+    """The most memory that can be asked for gives a plan and its text."""
+    plan = octavo.plan(SPEC, 2**63 - 1)
+
+    assert 2**31 - 1 == plan.num_pages
+    assert "8388608 TiB" in plan.explain()
+    assert plan.to_dict()["budget"]["total"] == 2**63 - 1
 
 
 def test_a_plan_by_hand():

@@ -18,6 +18,31 @@ def draw(count=400, **params):
     return {sampler.sample(LOGITS) for _ in range(count)}
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-45, 1e-40, 1e-38, 1e-30, 1e-4])
+@pytest.mark.parametrize("narrowed", [{}, {"top_k": 3}, {"top_p": 0.9}])
+def test_the_smallest_temperatures_take_the_likeliest(temperature, narrowed):
+    """However small the temperature and large the logits, no number overflows."""
+    sampler = Sampler(SamplingParams(temperature=temperature, seed=3, **narrowed))
+
+    assert {0} == {sampler.sample(LOGITS * 1e4 + 3e4) for _ in range(20)}
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_refuses_logits_that_are_no_numbers(wrong, temperature):
+    """NaN or infinite logits are an error of their own row alone; -inf only bars a token."""
+    spoiled, barred = LOGITS.clone(), LOGITS.clone()
+    spoiled[2], barred[0] = wrong, float("-inf")
+    params = SamplingParams(temperature=temperature, top_k=1)
+    rows = torch.stack([spoiled, barred, torch.full((4,), float("-inf"))])
+    first, second, third = sample_rows(rows, [Sampler(params) for _ in range(3)])
+
+    assert 1 == second
+    for error in (first, third):
+        assert isinstance(error, octavo.UnsupportedModel)
+        assert "logits" == error.what
+
+
 def test_greedy_takes_the_likeliest():
     """Temperature 0, the default, needs no chance."""
     assert {0} == draw(3)
@@ -80,6 +105,8 @@ def test_without_seed_requests_differ():
         ("seed", -1),
         ("stop", [""]),
         ("stop", [3]),
+        ("stop", 3),
+        ("stop", None),
     ],
 )
 def test_refuses_values_out_of_range(field, value):

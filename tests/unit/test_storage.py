@@ -73,6 +73,54 @@ def test_refuses_slots_outside(slot):
     assert not store.arena.any()
 
 
+def new(tokens=2, heads=2, dim=8, dtype=torch.float32):
+    """Ones to be written, by default such as layer 0 takes."""
+    return torch.ones(tokens, heads, dim, dtype=dtype)
+
+
+@pytest.mark.parametrize("order", ["token", "head"])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (new(tokens=1), "axis 0 of {} is 1"),
+        (new(tokens=3), "axis 0 of {} is 3"),
+        (new(heads=1), "axis 1 of {} is 1"),
+        (new(dim=1), "axis 2 of {} is 1"),
+        (new()[0], "axes of {} is 2"),
+        (new(dtype=torch.float64), "dtype of {} is 'torch.float64'; the plan's is torch.float32"),
+        (new().numpy(), "dtype of {} is 'float32'"),
+        (None, "dtype of {} is 'NoneType'"),
+    ],
+)
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_refuses_keys_and_values_that_do_not_fit(order, wrong, message, name):
+    """What would be broadcast or cast is refused by name, before anything is written."""
+    store = storage(order)
+    both = {"key": new(), "value": new()} | {name: wrong}
+
+    with pytest.raises(octavo.OctavoError, match=message.format(name)):
+        store.write(0, both["key"], both["value"], np.array([5, 6], np.int32))
+    assert not store.arena.any()
+
+
+@pytest.mark.parametrize(
+    "slots", [[5, 6], np.array([5.0, 6.0]), np.array([True, True]), np.array([[5, 6]]), None]
+)
+def test_refuses_slots_that_are_no_array_of_ints(slots):
+    """Slots are a NumPy array of ints with one axis."""
+    store = storage()
+    with pytest.raises(octavo.OctavoError, match="slots is"):
+        store.write(0, new(), new(), slots)
+    assert not store.arena.any()
+
+
+@pytest.mark.parametrize("layer", [True, 1.0, "0", None, [0], -1])
+def test_refuses_layers_that_are_no_index(layer):
+    """A layer is an int of the plan's range."""
+    with pytest.raises(octavo.LengthError, match="layer is"):
+        storage().layer(layer)
+
+
 def test_refuses_unknown_layer():
     """A layer the plan does not have is named, with those it has."""
     with pytest.raises(octavo.LengthError, match="layer is 3; .* at most 2"):
@@ -81,5 +129,6 @@ def test_refuses_unknown_layer():
 
 def test_refuses_plan_without_bytes():
     """A plan of page numbers only has nothing to allocate."""
-    with pytest.raises(octavo.PlanError, match="octavo.plan"):
-        Storage(octavo.Plan.from_pages(8, 4))
+    for plan in (octavo.Plan.from_pages(8, 4), None):
+        with pytest.raises(octavo.PlanError, match="octavo.plan"):
+            Storage(plan)

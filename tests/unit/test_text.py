@@ -34,6 +34,7 @@ def _tokenizer(template=TEMPLATE):
 
 
 BYTES = _tokenizer()
+CONTINUE = encode_raw(BYTES, "\u20ac\u00e9")  # bytes that begin and continue a character
 
 
 def test_chat_ends_where_the_answer_starts():
@@ -93,7 +94,62 @@ def test_control_tokens_are_not_shown():
     assert "ok" == "".join(growing.push(token) for token in tokens) + growing.finish()
 
 
-@given(st.lists(st.integers(0, len(BYTES) - 1), max_size=40))
+class Counted:
+    """A tokenizer that counts the tokens it is given to decode."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.tokens = 0
+
+    def decode(self, tokens, **options):
+        """The text of ``tokens``."""
+        self.tokens += len(tokens)
+        return self.tokenizer.decode(tokens, **options)
+
+
+@pytest.mark.parametrize("name", ["stray", "leading", "control", "broken"])
+def test_tokens_that_never_make_text_cost_no_more_each(name):
+    """Thousands of stray bytes or control tokens are decoded in linear time and add up."""
+    letters = encode_raw(BYTES, "\u20acab")  # three bytes of one character, and two letters
+    runs = {
+        "stray": [letters[1]],
+        "leading": [letters[0]],
+        "control": [BYTES.eos_token_id],
+        "broken": letters[:2],
+    }
+    tokens = [letters[3], *runs[name] * 1000, *letters]
+    counted = Counted(BYTES)
+    growing = Detokenizer(counted)
+    pieces = [growing.push(token) for token in tokens]
+
+    assert counted.tokens < 700 * len(tokens)
+    assert decode(BYTES, tokens) == "".join(pieces) + growing.finish()
+
+
+class Runs:
+    """A decoder that judges all bytes of a run together, as byte fallback does."""
+
+    def decode(self, tokens, **_):
+        """Each token is a byte; a run that is no UTF-8 shows a replacement for each of them."""
+        raw = bytes(tokens)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "\ufffd" * len(raw)
+
+
+def test_endless_run_of_bytes_that_is_judged_as_a_whole():
+    """Where no cut is good the text is shown in the end, and nothing is decoded forever."""
+    counted = Counted(Runs())
+    growing = Detokenizer(counted)
+    tokens = [0x80, *"\u00e9".encode() * 1000]
+    pieces = [growing.push(token) for token in tokens]
+
+    assert counted.tokens < 3000 * len(tokens)
+    assert "\ufffd" * len(tokens) == "".join(pieces) + growing.finish()
+
+
+@given(st.lists(st.integers(0, len(BYTES) - 1) | st.sampled_from(CONTINUE), max_size=120))
 def test_pieces_of_any_tokens_add_up(tokens):
     """The pieces together are the text of all tokens, valid UTF-8 or not."""
     growing = Detokenizer(BYTES)

@@ -101,7 +101,7 @@ def paged_attention(
         float64[T, H, v_dim], or Attended.
 
     Raises:
-        PlanError: no such order.
+        PlanError: no such order, or a scale or softcap that is no finite number.
         LengthError: sizes that do not fit each other.
         KeyError: no such group.
 
@@ -113,6 +113,7 @@ def paged_attention(
         value_cache,
         tokens=int(step.query_start[-1]),
         order=order,
+        scale=scale,
         window=window,
         sink_tokens=sink_tokens,
         sink_logits=sink_logits,

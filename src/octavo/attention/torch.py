@@ -11,8 +11,10 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from octavo.attention.arguments import Options, check_arguments
+from octavo.attention.arguments import Options, check_arguments, check_order
 from octavo.attention.tiles import Seen, Tile, TorchStep
+from octavo.errors import PlanError
+from octavo.spec import check_int
 from octavo.table import Step
 
 
@@ -101,22 +103,29 @@ def paged_attention(
         [T, H, v_dim] in the query's dtype, or Attended.
 
     Raises:
-        PlanError: no such order.
-        LengthError: sizes that do not fit each other.
+        PlanError: no such order, a scale or softcap that is no finite number, a dtype or device
+            that differs, or a ``group`` beside a TorchStep.
+        LengthError: sizes that do not fit each other, or a TorchStep of another page size.
         KeyError: no such group.
 
     Cost: O(T * H * context * (k_dim + v_dim)); a window bounds the context. Beside the output it
     holds one tile's keys and values.
     """
+    page_size = key_cache.shape[check_order(key_cache, order)]
+    for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
+        _check_like(name, cache, query)
     if isinstance(step, Step):
-        page_size = key_cache.shape[1 if order == "token" else 2]
         step = TorchStep(step, page_size=page_size, group=group, device=query.device)
+    elif group is not None:
+        raise PlanError("group", group, "a TorchStep is made for its group; give it there")
+    check_int("page_size of key_cache", page_size, step.page_size, step.page_size, "the step's")
     sizes = check_arguments(
         query,
         key_cache,
         value_cache,
         tokens=step.tokens,
         order=order,
+        scale=scale,
         window=window,
         sink_tokens=sink_tokens,
         sink_logits=sink_logits,
@@ -140,6 +149,16 @@ def paged_attention(
         if lse is not None:
             lse[found] = sums
     return out if lse is None else Attended(out, lse)
+
+
+def _check_like(name: str, cache: torch.Tensor, query: torch.Tensor) -> None:
+    """Refuse keys or values that the query cannot be multiplied with as they are. O(1)."""
+    for what in ("dtype", "device"):
+        found, wanted = getattr(cache, what), getattr(query, what)
+        if found != wanted:
+            raise PlanError(f"{what} of {name}", str(found), f"the query's is {wanted}")
+    if not query.dtype.is_floating_point:
+        raise PlanError("dtype of query", str(query.dtype), "it must be a floating-point type")
 
 
 def _gather(

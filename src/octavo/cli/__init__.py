@@ -1,18 +1,19 @@
 """The command line ``octavo``: pull a model, generate text, plan a cache.
 
 ``main`` parses, runs one command and turns every foreseen failure into one line on stderr and an
-exit code: 0 done, 1 failed, 2 misused, 130 interrupted, 141 nobody reads the output any more.
-Answers go to stdout, everything else to stderr. PyTorch is only imported by the commands that run a
-model.
+exit code: 0 done, 1 failed, 2 misused, 130 interrupted, 141 nobody reads the output any more, 143
+terminated. Answers go to stdout, everything else to stderr; a stream that was closed is taken for
+the null device. PyTorch is only imported by the commands that run a model.
 """
 
 import argparse
 import contextlib
 import io
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from octavo import __version__
@@ -22,8 +23,16 @@ from octavo.errors import BudgetTooSmall, OctavoError, PlanError
 
 __all__ = ["main", "parser"]
 
-_FAILED, _MISUSED, _INTERRUPTED, _NO_READER = 1, 2, 130, 141
+_FAILED, _MISUSED = 1, 2
 _EXTRA = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "jinja2")
+
+
+class _Terminated(BaseException):
+    """SIGTERM came; raised so that what is half-done is cleaned up on the way out."""
+
+
+_QUIET = {KeyboardInterrupt: 130, BrokenPipeError: 141, _Terminated: 143}
+"""What ends the program without a word, with the exit codes shells give for it."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,6 +40,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(_MISUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As the base, which however says nothing where the help cannot be written."""
+        if message:
+            (file or sys.stderr).write(message)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,6 +67,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the words after ``octavo``; None: those this process was started with.
     """
+    _open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an answer may hold what the locale cannot show
+    code = _guarded(arguments)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # the failure has been told; the interpreter would tell it again
+        _drop_output()
+    return code
+
+
+def _open_closed_streams() -> None:
+    """A standard stream that was closed before we started is None, which nobody can print to."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    """Parse and run one command."""
     whole = parser()
     try:
         options = whole.parse_args(arguments)
@@ -61,24 +95,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not hasattr(options, "run"):
         whole.print_help(sys.stderr)
         return _MISUSED
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # an answer may hold what the locale cannot show
-    return _guarded(options)
+    options.run(options)
+    return 0
 
 
-def _guarded(options: Any) -> int:
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end what is inside like an interrupt does, where signals can be handled."""
+
+    def end(*_: object) -> NoReturn:
+        raise _Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _guarded(arguments: Sequence[str] | None) -> int:
     """Run one command; what can go wrong outside of octavo becomes a line and a code."""
     try:
-        with warnings.catch_warnings():
+        with _terminable(), warnings.catch_warnings():
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")
-            options.run(options)
+            code = _command(arguments)
             sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except BrokenPipeError:
-        _drop_output()
-        return _NO_READER
+    except tuple(_QUIET) as ended:
+        return next(code for kind, code in _QUIET.items() if isinstance(ended, kind))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
@@ -90,7 +138,7 @@ def _guarded(options: Any) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"{where}{error.strerror or error}", _FAILED)
-    return 0
+    return code
 
 
 def _code(error: Exception) -> int:
@@ -102,7 +150,8 @@ def _code(error: Exception) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"octavo: {' '.join(message.split())}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # where nothing can be said, the code has to do
+        print(f"octavo: {' '.join(message.split())}", file=sys.stderr)
     return code
 
 

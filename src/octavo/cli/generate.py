@@ -18,11 +18,15 @@ _DESCRIPTION = """\
 Let a model answer one or more prompts. Several prompts run as one batch and share the cache: a
 prefix they have in common is computed once. Answers go to stdout, a summary to stderr."""
 
+_EPILOG = """\
+PyTorch takes a thread a core. Where other programs keep the cores busy that is many times slower
+than fewer threads: set OMP_NUM_THREADS=1 there."""
+
 
 def add_to(commands: Any) -> None:
     """Add this command to the parser."""
     parser = commands.add_parser(
-        "generate", help="let a model answer prompts", description=_DESCRIPTION
+        "generate", help="let a model answer prompts", description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.add_argument(
         "prompts", nargs="+", metavar="PROMPT", help="what to answer; - reads one prompt from stdin"

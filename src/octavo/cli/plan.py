@@ -55,6 +55,6 @@ def run(options: argparse.Namespace) -> None:
     print(json.dumps(plan.to_dict(), indent=2) if options.json else plan.explain())
 
 
-def _config(name: str) -> Path:
+def _config(name: str) -> str | Path:
     """The path meant by ``name``."""
-    return hub.find(name) if name in hub.MODELS else Path(name)
+    return hub.find(name) if name in hub.MODELS else name

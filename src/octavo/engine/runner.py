@@ -102,6 +102,8 @@ def check_servable(model: Any, plan: Plan) -> None:
     Raises:
         UnknownArchitecture, UnsupportedModel, PlanError: see Runner.
     """
+    if not hasattr(getattr(model, "config", None), "to_dict"):
+        raise UnsupportedModel("model", "it must be a causal language model of transformers")
     spec = ModelSpec.from_config(model.config.to_dict())
     kinds = {
         type(kind).__name__ for kind in spec.layers if not isinstance(kind, cast("Any", Attention))

@@ -5,7 +5,7 @@ generate()) with a random generator a request: a seed gives the same tokens alon
 Knows one request's logits and nothing of batches, text or pages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from octavo.errors import SamplingError
+from octavo.errors import SamplingError, UnsupportedModel
 from octavo.sequences import check_tokens
 from octavo.spec import check_int
 
@@ -54,12 +54,13 @@ class SamplingParams:
             check_int("top_k", self.top_k, 1)
         if self.seed is not None:
             check_int("seed", self.seed, 0, 2**63 - 1)
-        check_tokens(self.stop_token_ids)
-        texts = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stops = tuple(check_tokens(self.stop_token_ids).tolist())
+        several = isinstance(self.stop, Iterable) and not isinstance(self.stop, str)
+        texts = tuple(self.stop) if several else (self.stop,)
         if not all(isinstance(text, str) and text for text in texts):
             raise SamplingError("stop", self.stop, "each must be a text that is not empty")
         object.__setattr__(self, "stop", texts)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "stop_token_ids", stops)
 
     @property
     def greedy(self) -> bool:
@@ -93,7 +94,9 @@ class Sampler:
             self._generator.seed()
         else:
             self._generator.manual_seed(params.seed)
-        self._warpers.append(TemperatureLogitsWarper(float(params.temperature)))
+        # below the smallest normal float32 a division by it is one by zero
+        temperature = max(float(params.temperature), torch.finfo(torch.float32).tiny)
+        self._warpers.append(TemperatureLogitsWarper(temperature))
         if params.top_k is not None:
             self._warpers.append(TopKLogitsWarper(params.top_k))
         if params.top_p is not None:
@@ -103,26 +106,41 @@ class Sampler:
         """The next token.
 
         Args:
-            logits: [vocabulary], any float dtype.
+            logits: [vocabulary], any float dtype; -inf: never this token.
+
+        Raises:
+            UnsupportedModel: a logit is NaN or inf, or all are -inf.
 
         Cost: O(vocabulary), sorted for top_p.
         """
+        top = logits.amax()
+        if not top.isfinite():
+            raise UnsupportedModel("logits", f"the model gave {top.item()} as the largest of them")
         if self._generator is None:
             return int(logits.argmax())
         scores = logits[None].float()
+        scores = scores - scores.amax()  # so that no temperature, however small, overflows
         for warp in self._warpers:
             scores = warp(None, scores)
         chances = torch.softmax(scores, dim=-1)
         return int(torch.multinomial(chances, 1, generator=self._generator))
 
 
-def sample_rows(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
+def sample_rows(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int | Exception]:
     """The next token of each row of ``logits`` [rows, vocabulary] by its own sampler.
+
+    Returns:
+        A token a row, or what its sampler raised: a row that fails costs no other row.
 
     Cost: O(rows * vocabulary).
     """
-    likeliest: list[int] = logits.argmax(dim=-1).tolist()
-    return [
-        token if sampler._generator is None else sampler.sample(row)
-        for token, sampler, row in zip(likeliest, samplers, logits, strict=True)
-    ]
+    likeliest = logits.argmax(dim=-1).tolist()
+    sound = logits.amax(dim=-1).isfinite().tolist()
+    found: list[int | Exception] = []
+    for row, sampler in enumerate(samplers):
+        try:
+            greedy = sampler._generator is None and sound[row]
+            found.append(likeliest[row] if greedy else sampler.sample(logits[row]))
+        except Exception as error:  # noqa: BLE001, whatever it is, it is this row's alone
+            found.append(error)
+    return found

@@ -50,6 +50,10 @@ class Scheduler:
         """Queue a request. O(1)."""
         self.waiting.append(request)
 
+    def knows(self, request: Request) -> bool:
+        """Whether it waits or runs here. O(1), or O(waiting)."""
+        return request in self.running or request in self.waiting
+
     def remove(self, request: Request) -> None:
         """End a request, waiting or running; its pages go back. O(pages), or O(waiting)."""
         sequence = self.running.pop(request, None)

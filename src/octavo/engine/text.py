@@ -10,6 +10,8 @@ from typing import Any
 from octavo.errors import UnsupportedModel
 
 _UNFINISHED = "\ufffd"  # what a decoder shows for the start of a character
+_HELD = 32  # tokens held back before it is asked whether some of them are certain after all
+_TAIL = 4  # tokens behind a cut: an unfinished character of UTF-8 has at most 3 bytes
 
 
 def has_chat_template(tokenizer: Any) -> bool:
@@ -54,7 +56,8 @@ class Detokenizer:
 
     The pieces, with ``finish`` as the last, add up to ``decode`` of all tokens. Each call
     decodes only the tokens since the last certain text and a few before them, because some
-    decoders treat the start of a text differently: O(1) a token.
+    decoders treat the start of a text differently: O(1) a token, also where bytes never make a
+    character or tokens show nothing at all.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -67,17 +70,38 @@ class Detokenizer:
         """Add one token; the text it makes certain, empty while a character is unfinished."""
         self._tokens.append(token)
         piece = self._pending()
-        return "" if piece.endswith(_UNFINISHED) else self._accept(piece)
+        if piece and not piece.endswith(_UNFINISHED):
+            return self._accept(piece, len(self._tokens))
+        held = len(self._tokens) - self._certain
+        return self._settle(piece, held) if held >= _HELD else ""
 
     def finish(self) -> str:
         """The text still held back: an unfinished character, shown as U+FFFD."""
-        return self._accept(self._pending())
+        return self._accept(self._pending(), len(self._tokens))
 
-    def _pending(self) -> str:
+    def _pending(self, stop: int | None = None) -> str:
+        """Text of the tokens from ``certain`` to ``stop``."""
         shown = decode(self._tokenizer, self._tokens[self._context : self._certain])
-        return decode(self._tokenizer, self._tokens[self._context :])[len(shown) :]
+        return decode(self._tokenizer, self._tokens[self._context : stop])[len(shown) :]
 
-    def _accept(self, piece: str) -> str:
+    def _accept(self, piece: str, stop: int) -> str:
         if piece:
-            self._context, self._certain = self._certain, len(self._tokens)
+            self._context, self._certain = self._certain, stop
         return piece
+
+    def _settle(self, piece: str, held: int) -> str:
+        """Let go of most of the tokens held: those that show nothing, or bytes that never will.
+
+        A cut is good when the text before it and the text after it make up the whole; where a
+        decoder judges all bytes of a run together there may be none, and then all is shown.
+        """
+        if not piece:
+            del self._tokens[self._certain :]
+            return ""
+        end, context, certain = len(self._tokens), self._context, self._certain
+        for cut in range(end - _TAIL, end - 2 * _TAIL, -1):
+            first = self._accept(self._pending(cut), cut)
+            if first and first + self._pending() == piece:
+                return first
+            self._context, self._certain = context, certain
+        return self._accept(piece, end) if held >= 4 * _HELD else ""
