@@ -2,15 +2,17 @@
 
 It plans what fits in memory, owns every page, addresses every token and attends to only what is
 there. Importing it loads NumPy and the standard library alone; ``octavo.storage``,
-``octavo.attention``, ``octavo.engine`` and ``octavo.integrations`` are imported by name.
+``octavo.attention`` and ``octavo.engine`` are imported by name.
 """
 
+from octavo.batch import Batch
 from octavo.cache import Cache
 from octavo.errors import (
     BudgetTooSmall,
     CapacityError,
     ConfigError,
     DuplicateSequence,
+    IdentityError,
     IntegrityError,
     LengthError,
     ModelError,
@@ -28,20 +30,29 @@ from octavo.errors import (
     UnknownSequence,
     UnsupportedModel,
 )
+from octavo.identity import Adapter, CrossInput, Media, Salt
 from octavo.planning import Plan, plan
-from octavo.spec import Attention, ModelSpec
+from octavo.sequences import Sequence
+from octavo.spec import Attention, Cross, ModelSpec, State
+from octavo.table import Step
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adapter",
     "Attention",
+    "Batch",
     "BudgetTooSmall",
     "Cache",
     "CapacityError",
     "ConfigError",
+    "Cross",
+    "CrossInput",
     "DuplicateSequence",
+    "IdentityError",
     "IntegrityError",
     "LengthError",
+    "Media",
     "ModelError",
     "ModelSpec",
     "NeverFits",
@@ -51,8 +62,12 @@ __all__ = [
     "PlanError",
     "PullError",
     "RollbackUnsupported",
+    "Salt",
     "SamplingError",
+    "Sequence",
     "StaleSequence",
+    "State",
+    "Step",
     "StepError",
     "TokenError",
     "UnknownArchitecture",

@@ -1,19 +1,24 @@
 """A batch: the ordered rows of the next steps, and the checks on what a caller asks for them.
 
-Knows which sequences stand in which row; not pages, tokens or tables.
+A batch owns the numbers and tables of its sequences while they are in it. Knows which sequence
+stands in which row; not pages and prefixes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.errors import DuplicateSequence, LengthError
+from octavo.errors import CapacityError, DuplicateSequence, LengthError, UnknownSequence
+from octavo.rows import Rows
 from octavo.sequences import Sequence
 from octavo.spec import check_int
 
 Counts = int | Iterable[int] | NDArray[np.integer[Any]]
+Change = tuple[Any, Any, Any]
+"""Rows, columns and pages of changed table entries, arrays or numbers."""
+Place = Callable[[Sequence], None]
 
 
 class Removed(NamedTuple):
@@ -24,49 +29,139 @@ class Removed(NamedTuple):
 
 
 class Batch:
-    """Sequences in rows 0..n-1, each once. Made by `Cache.batch`."""
+    """Sequences in rows 0..n-1, each once and in no other batch. Made by `Cache.batch`.
 
-    def __init__(self) -> None:
-        self._rows: list[Sequence] = []
-        self._at: dict[Sequence, int] = {}
+    A released sequence keeps its row, and no step can be made, until it is removed.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        names: list[str],
+        check: Callable[[object], Sequence],
+        send_home: Place,
+        leave_home: Place,
+    ) -> None:
+        self.rows = rows
+        self.idle: set[Sequence] = set()
+        self.cursor: Any = None
+        self._names, self._check = names, check
+        self._send_home, self._leave_home = send_home, leave_home
+        self._sequences: list[Sequence] = []
+        self._listed: tuple[Sequence, ...] | None = None
+        self._changes: list[list[Change]] = [[] for _ in names]
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._sequences)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._rows)
+        return iter(self._sequences)
 
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._at
+    def __contains__(self, sequence: object) -> bool:
+        return isinstance(sequence, Sequence) and sequence._batch is self
 
     def add(self, sequence: Sequence) -> int:
-        """Put ``sequence`` in a new last row and return its number. O(1).
+        """Put ``sequence`` in a new last row and return its number. O(columns).
 
         Raises:
-            DuplicateSequence: it is in the batch already.
+            DuplicateSequence: it is in a batch already.
+            CapacityError: the batch is full.
+            UnknownSequence, StaleSequence: it cannot be a row.
         """
-        if sequence in self._at:
-            raise DuplicateSequence(sequence.id, "is in this batch already")
-        self._at[sequence] = len(self._rows)
-        self._rows.append(sequence)
-        return len(self._rows) - 1
+        self._check(sequence)
+        if sequence._batch is not None:
+            raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
+        row = len(self._sequences)
+        if row == self.rows.capacity:
+            raise CapacityError("len(batch)", row + 1, row, "released sequences count")
+        self.rows.copy(sequence._rows, sequence._row, row)
+        self._leave_home(sequence)
+        sequence._rows, sequence._row, sequence._batch = self.rows, row, self
+        sequence._sync_tail()
+        self._sequences.append(sequence)
+        if sequence.preempted:
+            self.idle.add(sequence)
+        self.changed(row)
+        return row
 
     def remove(self, sequence: Sequence) -> Removed:
-        """Take ``sequence`` out; the last row moves into its place. O(1).
+        """Take ``sequence`` out; the last row moves into its place. O(columns).
 
         Raises:
-            KeyError: it is not in the batch.
+            UnknownSequence: it is not in this batch.
         """
-        row = self._at.pop(sequence)
-        last = self._rows.pop()
-        if last is sequence:
-            return Removed(None, row)
-        self._rows[row] = last
-        self._at[last] = row
-        return Removed(last, row)
+        if sequence not in self:
+            raise UnknownSequence(getattr(sequence, "id", sequence), "is not in this batch")
+        row = self._sequences.index(sequence) if sequence.released else sequence._row
+        sequence._sync()
+        if not sequence.released:
+            self._send_home(sequence)
+        sequence._batch = None
+        self.idle.discard(sequence)
+        last = self._sequences.pop()
+        end = len(self._sequences)
+        before, widths = self.widths(row), self.widths(end)
+        moved = None if row == end else last
+        if moved is not None:
+            self._sequences[row] = last
+            self.rows.copy(self.rows, end, row)
+            if not last.released:
+                last._row = row
+            self.changed(row, before)
+        self.rows.clear(end)
+        self.changed(end, widths)
+        return Removed(moved, row)
+
+    def note(self, group: int, rows: Any, columns: Any, pages: Any) -> None:
+        """Remember changed table entries for the next step's delta. O(1)."""
+        self._changes[group].append((rows, columns, pages))
+
+    def take_changes(self) -> dict[str, list[Change]]:
+        """What changed since the last call, by group name. O(groups)."""
+        found = {}
+        for group, changes in enumerate(self._changes):
+            if changes:
+                found[self._names[group]] = changes
+                self._changes[group] = []
+        return found
+
+    def snapshot(self) -> tuple[Sequence, ...]:
+        """The sequences now, by row. O(rows) once after a change."""
+        if self._listed is None:
+            self._listed = tuple(self._sequences)
+        return self._listed
+
+    def changed(self, row: int, before: list[int] | None = None) -> None:
+        """Every entry of ``row`` is new to whoever mirrors the table. O(columns).
+
+        Args:
+            before: columns the row had in each group until now; None: none.
+        """
+        self.cursor = self._listed = None
+        for group, now in enumerate(self.widths(row)):
+            width = max(now, before[group] if before else 0)
+            columns = np.arange(width)
+            pages = self.rows.tables[group][row, :width].copy()
+            if width:
+                self.note(group, np.full(width, row), columns, pages)
+
+    def widths(self, row: int) -> list[int]:
+        """Columns of ``row`` up to its last page, by group. O(columns)."""
+        held = [table[row].nonzero()[0] for table in self.rows.tables]
+        return [int(columns[-1]) + 1 if columns.size else 0 for columns in held]
 
 
-Rows = Batch | Sequence | Iterable[Sequence]
+Steppable = Batch | Sequence | Iterable[Sequence]
+"""What may be asked to step: a batch, sequences, or one of them."""
+
+
+def is_one_each(counts: object, rows: int) -> bool:
+    """Whether ``counts`` asks for one position of each of ``rows`` rows. O(rows)."""
+    if isinstance(counts, np.ndarray):
+        return counts.shape == (rows,) and counts.dtype.kind in "iu" and bool((counts == 1).all())
+    if isinstance(counts, list):
+        return len(counts) == rows and all(type(count) is int and count == 1 for count in counts)
+    return type(counts) is int and counts == 1
 
 
 def check_counts(counts: Counts, rows: int) -> list[int]:

@@ -5,60 +5,69 @@ with nothing changed. The cache knows token ids and page numbers; no tensors, de
 no clock: the same verbs give the same pages in every process.
 """
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Iterable
 from itertools import count as counter
+from typing import Literal
+from weakref import WeakValueDictionary
 
-import numpy as np
-
-from octavo.batch import Batch, Counts, Rows, check_counts
+from octavo.admission import Admission, Explanation, Match
+from octavo.batch import Batch, Counts, Steppable, check_counts, is_one_each
+from octavo.capacity import Asked, Capacity, most_snapshots
+from octavo.committing import Committed, Committer, Row
+from octavo.decoding import Decoder
 from octavo.errors import (
     CapacityError,
     DuplicateSequence,
     LengthError,
-    NeverFits,
-    OutOfPages,
+    PlanError,
     StaleSequence,
     StepError,
     UnknownSequence,
 )
+from octavo.events import Cleared, Event, EventLog
+from octavo.forking import share
+from octavo.guards import Guards
+from octavo.home import Home
+from octavo.identity import CrossInput, Extra, read_extras
 from octavo.integrity import check_cache
-from octavo.learning import Learned, read_kept, read_learned
-from octavo.pages import PagePool
+from octavo.learning import Learned, learned_ids, read_kept, read_learned
+from octavo.ledger import Ledger
 from octavo.planning import Plan
-from octavo.prefix import Node, PrefixIndex
-from octavo.sequences import (
-    Committed,
-    Fit,
-    Ints,
-    Match,
-    Repointed,
-    Sequence,
-    Stats,
-    Tokens,
-    check_tokens,
-)
+from octavo.policies import Policy
+from octavo.promises import Promises
+from octavo.reports import Fit, Pin, Stats
+from octavo.rows import Rows
+from octavo.sequences import Ints, Orphan, Sequence, Tokens
 from octavo.spec import check_int
-from octavo.stepping import build_step
-from octavo.table import PageTables, Step
+from octavo.stepping import Stepper
+from octavo.table import Step
 
-GROUP = "full"
+Request = tuple[Sequence | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]
+"""What `Cache.fits` is asked about: a sequence or prompt, its limit, a prompt's extras."""
 
 
 class Cache:
     """Pages, prefixes and sequences of one pool.
 
-    Admitting: `admit`, `peek`, `fits`. Stepping: `batch`, `extend`, `commit`, `abort`. Going back:
-    `truncate`, `drop`. Ending: `release`, `reset`. Looking: `need`, `available`, `stats`, `check`.
+    Admitting: `admit`, `peek`, `explain_match`, `fits`, `pin`. Stepping: `batch`, `extend`,
+    `commit`, `abort`. Going back: `truncate`, `drop`. Sharing: `fork`. Making room: `preempt`,
+    `resume`. Ending: `release`, `reset`. Looking: `need`, `available`, `stats`, `check`.
 
     Args:
         plan: from `octavo.plan` or `Plan.from_pages`.
         max_sequences: sequences admitted at once.
         max_length: longest sequence in tokens; None: the plan's.
+        policy: which published page nobody holds is given up first: ``lru``, ``slru`` or an object.
         prefix: whether computed pages are kept for later prompts that begin alike.
+        snapshots: where states are kept: ``branch`` (a prompt's end and where one left a known
+            chain) or ``grid`` (also on a geometric grid).
+        snapshot_bytes: most bytes of kept states; None: as many as fit.
+        rollback: positions that may be taken back, of windows and states.
+        depth: steps that may be open at once.
+        on_event: told of pages stored, removed and cleared, as they happen.
 
     Raises:
-        LengthError: ``max_sequences`` or ``max_length`` is out of range.
+        LengthError, PlanError: an argument is out of range.
     """
 
     def __init__(
@@ -67,96 +76,129 @@ class Cache:
         *,
         max_sequences: int = 256,
         max_length: int | None = None,
+        policy: str | Policy = "lru",
         prefix: bool = True,
+        snapshots: Literal["branch", "grid"] = "branch",
+        snapshot_bytes: int | None = None,
+        rollback: int = 0,
+        depth: int = 1,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        self.plan = plan
-        self.prefix = prefix
+        self.plan, self.prefix = plan, prefix
         self.max_sequences = check_int("max_sequences", max_sequences, 1)
-        longest = plan.tokens if plan.max_length is None else plan.max_length
+        self.depth = check_int("depth", depth, 1)
+        if snapshots not in ("branch", "grid"):
+            raise PlanError("snapshots", snapshots, "it must be 'branch' or 'grid'")
+        log = EventLog(on_event) if on_event is not None else None
+        removal = log.removed if log is not None else None
+        self._ledger = Ledger(plan, policy, check_int("rollback", rollback, 0), removal)
+        self._log = log
+        if log is not None:
+            log.ledger = self._ledger
+        longest = self._ledger.longest if plan.max_length is None else plan.max_length
         self.max_length = (
             longest if max_length is None else check_int("max_length", max_length, 1, longest)
         )
-        self._pool = PagePool(plan.num_pages)
-        self._index = PrefixIndex(plan.page_size)
-        self._tables = PageTables(max_sequences)
-        self._sequences: dict[object, Sequence] = {}
-        self._guaranteed: set[Sequence] = set()
-        self._free_rows = list(range(max_sequences))[::-1]
+        most = most_snapshots(self._ledger, snapshot_bytes)
+        self._promises = Promises(self._ledger)
+        self._admission = Admission(
+            self._ledger, self._promises, enabled=prefix, grid=snapshots == "grid"
+        )
+        self._capacity = Capacity(self._ledger, self._promises, self._admission)
+        self._stepper = Stepper(self._ledger, self._promises, most)
+        stored = log.stored if log is not None else None
+        self._committer = Committer(self._ledger, self._promises, most, stored, publishes=prefix)
+        self._decoder = Decoder(self._ledger, self._promises, self._stepper, self._committer)
+        self._guards = Guards(self._ledger, self._promises, self._admission, self.max_length)
+        self._home = Home(self._ledger, max_sequences)
+        self._sequences: WeakValueDictionary[object, Sequence] = WeakValueDictionary()
+        self._orphans: list[Orphan] = []
+        self._pins: set[Pin] = set()
         self._ids = counter()
         self._open: list[Step] = []
-        self._peak = self._prompt_tokens = self._cached_tokens = self._evicted = 0
+        self._clock = 0
+        self._prompt_tokens = self._cached_tokens = self._preemptions = 0
 
     # -- looking -------------------------------------------------------------------------------
 
-    def peek(self, tokens: Tokens) -> Match:
+    def peek(self, tokens: Tokens, *, extra: Iterable[Extra] = ()) -> Match:
         """What `admit` would find of ``tokens``; changes nothing, not even recency.
 
         Raises:
-            TokenError, LengthError: as `admit`.
+            TokenError, LengthError, IdentityError: as `admit`.
 
         Cost: O(len(tokens)), and as much for each sequence still computing its prompt.
         """
-        ids = self._check_prompt(tokens)
-        found = len(self._match(ids))
-        size = self.plan.page_size
-        computing = self._computing() if self.prefix else []
-        pending = max((self._shared(s, ids) for s in computing), default=0)
-        reused = found * size
-        return Match(reused, {GROUP: reused}, max(0, pending - found))
+        ids, identity = self._guards.prompt(tokens), read_extras(extra)
+        hit = self._admission.find(ids, identity)
+        there = self._sequences.values()
+        pending = self._admission.pending(ids, identity, hit.boundary, there)
+        return self._admission.match(hit, pending)
 
-    def fits(self, requests: Iterable[tuple[Sequence | Tokens, int]]) -> Fit:
+    def explain_match(self, tokens: Tokens, *, extra: Iterable[Extra] = ()) -> Explanation:
+        """Why `admit` would find as much of ``tokens`` as it does, and which group set it.
+
+        Raises and costs as `peek`.
+        """
+        ids, identity = self._guards.prompt(tokens), read_extras(extra)
+        return self._admission.explain(self._admission.find(ids, identity), ids, identity)
+
+    def fits(self, requests: Iterable[Request]) -> Fit:
         """Whether these sequences and prompts can all run to their limits at once.
 
         Args:
-            requests: (sequence or prompt, limit in tokens); sequences not named keep what they
-                hold, and what was guaranteed to them.
+            requests: (sequence or prompt, limit in tokens), of a prompt also its extras as third.
+                Sequences not named keep what they hold, and what was guaranteed to them. Windows
+                count as they are when a sequence runs token by token.
 
         Raises:
-            UnknownSequence, StaleSequence, TokenError, LengthError: an entry cannot be asked for.
+            UnknownSequence, StaleSequence, TokenError, LengthError, IdentityError: an entry cannot
+                be asked for.
 
         Cost: O(requests + prompt tokens).
         """
-        need, pinned = 0, set[int]()
-        promised = self._outstanding()
-        for item, limit in requests:
-            if isinstance(item, Sequence):
-                held = int(self._tables.held[self._check(item)._row])
-                promised -= self._owed(item)
-            else:
-                ids = self._check_prompt(item)
-                pages = [node.page for node in self._match(ids)]
-                pinned.update(page for page in pages if not self._pool.refs[page])
-                held = len(pages)
-            need += max(0, self.plan.pages(check_int("limit", limit, 1)) - held)
-        there = self._pool.free + self._pool.evictable - len(pinned) - promised
-        return Fit({GROUP: max(0, need - there)})
+        asked = [self._asked(*request) for request in requests]
+        return Fit(self._capacity.shortage(asked))
 
-    def need(self, rows: Rows, counts: Counts = 1) -> dict[str, int]:
+    def _asked(self, item: Sequence | Tokens, limit: int, extra: Iterable[Extra] = ()) -> Asked:
+        check_int("limit", limit, 1)
+        if isinstance(item, Sequence):
+            sequence = self._check(item)
+            return self._capacity.asked_by(sequence, limit)
+        return self._capacity.asked_for(self._guards.prompt(item), limit, read_extras(extra))
+
+    def need(self, rows: Steppable, counts: Counts = 1) -> dict[str, int]:
         """Pages by group that `extend` with the same arguments would take. O(rows).
 
         Raises:
             As `extend`, for the arguments.
         """
-        sequences = self._rows(rows)
-        return {GROUP: sum(self._needs(sequences, check_counts(counts, len(sequences))))}
+        sequences = self._steppable(rows)
+        news = check_counts(counts, len(sequences))
+        return self._capacity.need(zip(sequences, news, strict=True))
 
     def available(self) -> dict[str, int]:
-        """Pages by group an `extend` could take: free and evictable, less those promised. O(1)."""
-        return {GROUP: self._pool.free + self._pool.evictable - self._outstanding()}
+        """Pages by group that one `extend` could take if it took of no other group.
+
+        Free and evictable pages, less those promised. O(groups log pages).
+        """
+        return self._capacity.available()
 
     def stats(self) -> Stats:
         """Counts now and totals so far. O(1)."""
-        pool = self._pool
+        pool = self._ledger.pool
         return Stats(
             pages=pool.usable,
             live=pool.live,
             evictable=pool.evictable,
             free=pool.free,
-            peak_live=self._peak,
+            peak_live=max(self._ledger.peak, pool.live),
             sequences=len(self._sequences),
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
-            evicted=self._evicted,
+            evicted=self._ledger.evicted,
+            preemptions=self._preemptions,
+            snapshots=sum(map(len, self._ledger.snapshots)),
         )
 
     def check(self) -> None:
@@ -165,7 +207,15 @@ class Cache:
         Raises:
             IntegrityError: the equation that does not hold, with both sides.
         """
-        check_cache(self._pool, self._index, self._tables, self._sequences.values(), self.plan)
+        self._reap()
+        check_cache(
+            self._ledger,
+            self._promises,
+            list(self._sequences.values()),
+            self._pins,
+            self._open,
+            self._stepper.pending,
+        )
 
     # -- admitting and ending ------------------------------------------------------------------
 
@@ -174,9 +224,11 @@ class Cache:
         tokens: Tokens,
         *,
         limit: int | None = None,
+        extra: Iterable[Extra] = (),
         id: object = None,
         reuse: bool = True,
         guarantee: bool = False,
+        cross: CrossInput | tuple[str | bytes, int] | None = None,
     ) -> Sequence:
         """Take in a prompt and pin the longest prefix of it that is published.
 
@@ -185,12 +237,17 @@ class Cache:
         Args:
             tokens: the prompt's ids, a list or an int32 array.
             limit: most tokens the sequence may come to know; None: ``max_length``.
+            extra: Salt, Adapter, Media and CrossInput its pages depend on beside the tokens.
             id: any hashable name; None: a number not in use.
             reuse: whether to look for the prefix at all.
-            guarantee: reserve all pages up to the limit, so that no later `extend` can fail.
+            guarantee: reserve all pages up to the limit, so that no later `extend` can fail. In
+                a plan with states such a sequence neither reuses nor publishes pages.
+            cross: (digest, length) of the input that cross attention reads; the same as a
+                CrossInput among the extras.
 
         Raises:
             LengthError: an empty prompt. TokenError: an entry is no token id.
+            IdentityError: extras or cross are malformed.
             DuplicateSequence: the id is in use.
             CapacityError: ``max_sequences``, ``max_length`` or the limit exceeded.
             NeverFits: the prompt, or the limit given, needs more pages than the pool has.
@@ -198,45 +255,82 @@ class Cache:
 
         Cost: O(len(tokens)).
         """
-        ids = self._check_prompt(tokens)
-        bound = self._check_limit(ids.size, limit)
+        self._reap()
+        ids, identity = self._guards.prompt(tokens), read_extras(extra, cross)
+        bound = self._guards.limit(ids.size, limit, identity, guarantee=guarantee)
         if id is not None and id in self._sequences:
             raise DuplicateSequence(id)
-        if not self._free_rows:
-            raise CapacityError("max_sequences", self.max_sequences + 1, self.max_sequences)
-        nodes = self._pinnable(self._match(ids)) if reuse else []
-        promise = self.plan.pages(bound) if guarantee else 0
+        self._check_room(1)
+        private = guarantee and bool(self._ledger.state_groups)
+        pinned = self._admission.afford(ids, identity, reuse=reuse and not private)
         if guarantee:
-            self._check_promise(promise, nodes)
-        return self._enter(ids, bound, self._new_id() if id is None else id, nodes, promise)
+            self._guards.promise(bound, identity, pinned)
+        name = self._new_id() if id is None else id
+        sequence = self._home.make(self, ids, bound, name, identity)
+        sequence._epoch = self._clock
+        sequence._promised, sequence._private = guarantee, private
+        self._admission.pin(sequence, pinned)
+        sequence.cached = sequence.computed
+        self._sequences[name] = sequence
+        if guarantee:
+            self._promises.sequences[name] = sequence
+        self._prompt_tokens += ids.size
+        self._cached_tokens += sequence.cached
+        return sequence
 
     def release(self, sequence: Sequence) -> None:
         """End a sequence: its pages go back, published ones stay for reuse, last page coldest.
 
-        Allowed with a step open; the step's other rows are not touched.
+        Allowed with a step open; the step's other rows are not touched. In a batch it keeps its
+        row until it is removed there.
 
         Raises:
             UnknownSequence, StaleSequence: not of this cache, or released before.
 
         Cost: O(pages).
         """
-        self._pool.release(self._tables.cut(self._check(sequence)._row, 0))
-        self._free_rows.append(sequence._row)
-        self._guaranteed.discard(sequence)
-        del self._sequences[sequence.id]
-        sequence._row = -1
+        self._leave(self._check(sequence))
 
     def reset(self) -> None:
         """Forget every published page.
 
         Raises:
-            StepError: sequences are still admitted.
+            StepError: sequences are admitted, or prefixes pinned.
 
         Cost: O(pages).
         """
-        if self._sequences:
-            raise StepError(f"{len(self._sequences)} sequences are admitted; release them first")
-        self._index.forget(self._pool.evict(self._pool.evictable))
+        self._reap()
+        if self._sequences or self._pins:
+            count = len(self._sequences) + len(self._pins)
+            raise StepError(f"{count} sequences or pins hold pages; release them first")
+        self._ledger.evict_all()
+        if self._log is not None:
+            self._log.tell(Cleared())
+
+    def pin(self, tokens: Tokens, *, extra: Iterable[Extra] = ()) -> Pin:
+        """Hold the published prefix of ``tokens``, so that it is not evicted until released.
+
+        Raises:
+            TokenError, LengthError, IdentityError: as `admit`.
+            OutOfPages: holding it would break what is guaranteed.
+
+        Cost: O(len(tokens)).
+        """
+        ids, identity = self._guards.prompt(tokens), read_extras(extra)
+        hit = self._admission.find(ids, identity)
+        pages = self._admission.pages(hit, identity)
+        self._ledger.require([0] * len(pages), self._promises.owed(), pages)
+        for group, held in enumerate(pages):
+            self._ledger.pool.retain(held, group)
+        self._ledger.peak = max(self._ledger.peak, self._ledger.pool.live)
+        pin = Pin(hit.boundary * self._ledger.page_size, pages, self._unpin)
+        self._pins.add(pin)
+        return pin
+
+    def _unpin(self, pin: Pin) -> None:
+        self._pins.remove(pin)
+        for group, held in enumerate(pin.pages):
+            self._ledger.pool.release(held[::-1], group, distinct=True)
 
     # -- stepping ------------------------------------------------------------------------------
 
@@ -246,134 +340,164 @@ class Cache:
         Raises:
             UnknownSequence, StaleSequence, DuplicateSequence: a sequence cannot be a row.
         """
-        batch = Batch()
-        for sequence in sequences:
-            batch.add(self._check(sequence))
+        listed = list(sequences)
+        for sequence in listed:
+            self._check(sequence)
+            if sequence._batch is not None or listed.count(sequence) > 1:
+                raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
+        names = self._ledger.names
+        home = self._home
+        batch = Batch(home.new_rows(), names, self._check, home.receive, home.send)
+        for sequence in listed:
+            batch.add(sequence)
         return batch
 
-    def extend(self, rows: Rows, counts: Counts = 1, *, ahead: int = 0) -> Step:
+    def extend(self, rows: Steppable, counts: Counts = 1, *, ahead: int = 0) -> Step:
         """Reserve slots for the next ``counts`` positions of each row: for all of them or for none.
 
         Args:
             rows: a batch, sequences, or one sequence.
             counts: new positions, one number for all rows or one a row; 0 sits out.
-            ahead: positions allowed beyond the known tokens (drafts); clipped at each limit.
+            ahead: positions allowed beyond the known tokens (drafts, or steps still open); clipped
+                at each limit.
 
         Raises:
-            StepError: a step is open. LengthError: counts out of range or beyond what is known.
-            CapacityError: a row would pass its limit.
+            StepError: ``depth`` steps are open, or a row is preempted. LengthError: counts out of
+                range or beyond what is known. CapacityError: a row would pass its limit.
+            RollbackUnsupported: more drafts than states can be taken back.
             OutOfPages: too few pages; nothing is changed, nothing evicted.
             UnknownSequence, StaleSequence, DuplicateSequence: a row cannot take part.
 
-        Cost: O(rows + new tokens + table entries of the rows).
+        Cost: a batch that decodes: a few array operations; else O(rows + new tokens + columns).
         """
-        if self._open:
-            raise StepError("a step is open; commit or abort it first")
-        sequences = self._rows(rows)
-        wanted = check_counts(counts, len(sequences))
-        check_int("ahead", ahead, 0)
-        news = [self._clip(s, n, ahead) for s, n in zip(sequences, wanted, strict=True)]
-        if not any(news):
-            first = sequences[0]
-            raise CapacityError("length", first.scheduled + wanted[0], first.limit, "its limit")
-        needs = self._needs(sequences, news)
-        self._check_supply(sequences, needs)
-        self._take(sequences, needs)
-        step = build_step(GROUP, sequences, news, self._tables, self.plan.page_size)
-        for sequence, new in zip(sequences, news, strict=True):
-            sequence.scheduled += new
+        if self._orphans:
+            self._reap()
+        if len(self._open) >= self.depth:
+            raise StepError(f"{len(self._open)} steps are open; commit or abort the oldest first")
+        step = None
+        if isinstance(rows, Batch) and is_one_each(counts, len(rows)) and type(ahead) is int:
+            self._check_batch(rows)
+            step = self._decoder.extend(rows, ahead)
+        if step is None:
+            step = self._extend(rows, counts, ahead)
+        self._clock += 1
+        step._clock = self._clock
         self._open.append(step)
         return step
+
+    def _extend(self, rows: Steppable, counts: Counts, ahead: int) -> Step:
+        sequences = self._steppable(rows)
+        wanted = check_counts(counts, len(sequences))
+        check_int("ahead", ahead, 0)
+        waiting: dict[Sequence, int] = {}
+        for step in self._open:
+            for sequence, wants in zip(step.sequences, step.wants_token.tolist(), strict=True):
+                waiting[sequence] = waiting.get(sequence, 0) + wants
+        batch = rows if isinstance(rows, Batch) else None
+        return self._stepper.extend(sequences, wanted, ahead, batch, waiting)
 
     def commit(
         self, step: Step, tokens: Learned = None, *, kept: Counts | None = None
     ) -> Committed:
-        """The step's KV is written: learn new ids, keep what is valid, publish full pages.
+        """The oldest open step's KV is written: learn new ids, keep what is valid, publish pages.
 
         Args:
-            step: the open step.
+            step: the oldest open step.
             tokens: ids newly known: one a row (ignored where ``step.wants_token`` is False), or an
                 array a row, or (flat, counts); None: none.
             kept: positions of the step whose KV is valid, a row each; default all. Rejected drafts
                 are cut here.
 
         Raises:
-            StepError: not the open step. TokenError, LengthError: tokens or kept malformed, or
-                more positions kept than ids known. CapacityError: a row would pass its limit.
+            StepError: not the oldest open step, or a row of a later step would be cut.
+            TokenError, LengthError: tokens or kept malformed, or more positions kept than ids
+                known. CapacityError: a row would pass its limit.
 
-        Cost: O(rows + new tokens).
+        Cost: a batch that decodes: a few array operations; else O(rows + new tokens).
         """
-        self._check_turn(step)
-        learned, valid = read_learned(tokens, step), read_kept(kept, step)
-        rows = [
-            (sequence, new, int(past) + keep)
-            for sequence, new, past, keep in zip(
-                step.sequences, learned, step.past, valid, strict=True
+        self._check_oldest(step)
+        if kept is None and step._cursor is not None:
+            ids = learned_ids(tokens, len(step.sequences))
+            done = (
+                None if ids is None else self._decoder.commit(step, ids, later=len(self._open) > 1)
             )
-            if not sequence.released
+            if done is not None:
+                self._open.pop(0)
+                return done
+        learned, valid = read_learned(tokens, step), read_kept(kept, step)
+        later = {
+            s
+            for other in self._open[1:]
+            for s, count in zip(other.sequences, other.counts.tolist(), strict=True)
+            if count
+        }
+        rows = [
+            Row(s, new, past, past + keep, end)
+            for s, new, past, keep, end in zip(
+                step.sequences,
+                learned,
+                step.past.tolist(),
+                valid,
+                step.context.tolist(),
+                strict=True,
+            )
+            if self._takes_part(s, step)
         ]
-        for sequence, new, computed in rows:
-            self._check_learning(sequence, new, computed)
+        for row in rows:
+            self._committer.check(row, later=row.sequence in later)
         self._open.remove(step)
-        for sequence, new, computed in rows:
-            sequence._learn(new)
-            self._settle(sequence, computed)
-        published, repointed = 0, list[Repointed]()
-        for sequence, _, _ in rows:
-            published += self._publish(sequence, repointed)
-        return Committed(published, tuple(repointed), 0)
+        return self._committer.commit_rows(rows, step, later)
 
     def abort(self, step: Step) -> None:
-        """Undo an open step: its slots are given back and nothing is learned.
+        """Undo the newest open step: its slots are given back and nothing is learned.
+
+        Its copies must have been run. States it may have overwritten are fetched again from the
+        last boundary they were kept at, and the positions since are computed again.
 
         Raises:
-            StepError: not the open step.
+            StepError: not the newest open step.
 
         Cost: O(rows).
         """
-        self._check_turn(step)
-        self._open.remove(step)
-        for sequence in step.sequences:
-            if not sequence.released:
-                self._settle(sequence, sequence.computed)
+        if not self._open or self._open[-1] is not step:
+            raise StepError("this is not the newest open step: steps abort newest first")
+        self._open.pop()
+        self._committer.abort(step, [s for s in step.sequences if self._takes_part(s, step)])
+
+    # -- going back, sharing, making room ------------------------------------------------------
 
     def truncate(self, sequence: Sequence, length: int, *, exclusive: bool = False) -> int:
         """Forget the tokens from ``length`` on, and their KV.
 
-        A cut inside a published or shared page falls back to that page's start, since others may
-        read it; the tokens between are computed again.
+        A published or shared page is never written again: where the cut falls inside one, it is
+        copied before the next write. States go back to where one was kept.
 
         Args:
             length: tokens that stay known.
-            exclusive: refuse instead of cutting or leaving any published or shared page.
+            exclusive: refuse instead of cutting or leaving open any published or shared page.
 
         Returns:
             Positions that are still computed.
 
         Raises:
             LengthError: below 0 or above the known length, or exclusive and not possible.
+            RollbackUnsupported: a window has given back what would be seen again.
+            OutOfPages: what was guaranteed to it could not be kept.
             StepError: a step of it is open. UnknownSequence, StaleSequence.
-            OutOfPages: the sequence is guaranteed, others keep the pages cut, and too few are left
-                to guarantee it others.
 
         Cost: O(pages cut).
         """
-        self._check(sequence)
-        self._check_closed(sequence)
+        self._check_closed(self._check(sequence))
         check_int("length", length, 0, sequence.length)
-        size, pages = self.plan.page_size, self._tables.row(sequence._row)
-        shared = self._pool.published[pages] | (self._pool.refs[pages] > 1)
-        if exclusive and shared[length // size :].any():
-            low = (int(np.flatnonzero(shared)[-1]) + 1) * size
-            why = "pages before are published or shared"
-            raise LengthError("length", length, low, sequence.length, why)
-        computed = min(sequence.computed, length)
-        if computed % size and shared[computed // size]:
-            computed -= computed % size
-        self._check_kept_promise(sequence, computed)
-        sequence.length = length
-        self._settle(sequence, computed)
-        return computed
+        if exclusive:
+            self._guards.exclusive(sequence, length)
+        computed = self._committer.reachable(sequence, min(sequence.computed, length))
+        self._guards.cut(sequence, computed)
+        sequence._sync()
+        sequence._rows.known[sequence._row] = sequence._stored = length
+        reached = self._committer.settle(sequence, computed)
+        sequence._sync_tail()
+        return reached
 
     def drop(self, sequence: Sequence, count: int) -> int:
         """`truncate` by ``count`` tokens, or to nothing where there are fewer; returns the same.
@@ -384,7 +508,79 @@ class Cache:
         length = self._check(sequence).length
         return self.truncate(sequence, max(0, length - check_int("count", count, 0)))
 
-    # -- checks before anything changes --------------------------------------------------------
+    def fork(self, sequence: Sequence, n: int = 1) -> list[Sequence]:
+        """``n`` further sequences that know and share what ``sequence`` does.
+
+        Only the open page is ever copied, before its first write by any but its last holder.
+        States are copied at once: the copies run with the next step.
+
+        Raises:
+            StepError: a step of it is open, or it is preempted. LengthError: ``n`` below 1.
+            CapacityError: more than ``max_sequences``.
+            OutOfPages: no room for its states, or for what is guaranteed.
+
+        Cost: O(n x columns).
+        """
+        self._reap()
+        self._check_closed(self._check(sequence))
+        check_int("n", n, 1)
+        if sequence.preempted:
+            raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
+        self._check_room(n)
+        self._guards.fork(sequence, n)
+        sequence._sync()
+        return [self._fork_one(sequence) for _ in range(n)]
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a sequence's pages away; it keeps its ids and waits for `resume`.
+
+        Allowed with a step open: the step's results for it are ignored.
+
+        Raises:
+            StepError: it is preempted already. UnknownSequence, StaleSequence.
+
+        Cost: O(pages).
+        """
+        if self._check(sequence).preempted:
+            raise StepError(f"sequence {sequence.id!r} is preempted already")
+        sequence._sync()
+        rows, row = sequence._rows, sequence._row
+        known, limit = sequence.length, sequence.limit
+        self._let_go(rows, row, sequence._fetch)
+        sequence._fetch, sequence._stops = [], set()
+        self._home.clear(sequence)
+        rows.known[row], rows.limit[row] = known, limit
+        sequence.preempted = True
+        self._clock += 1
+        sequence._epoch = self._clock
+        self._preemptions += 1
+
+    def resume(self, sequence: Sequence) -> int:
+        """Let a preempted sequence go on: pins what is still published of its tokens.
+
+        Returns:
+            Positions that need not be computed again.
+
+        Raises:
+            StepError: it is not preempted. OutOfPages: its guarantee cannot be given again.
+            UnknownSequence, StaleSequence.
+
+        Cost: O(tokens).
+        """
+        if not self._check(sequence).preempted:
+            raise StepError(f"sequence {sequence.id!r} is not preempted")
+        ids = sequence.tokens()
+        reuse = bool(ids.size) and not sequence._private
+        pinned = self._admission.afford(ids, sequence._identity, reuse=reuse)
+        if sequence._promised:
+            self._guards.promise(sequence.limit, sequence._identity, pinned)
+        sequence.preempted = False
+        self._admission.pin(sequence, pinned)
+        sequence._sync_tail()
+        if sequence._batch is not None:
+            sequence._batch.idle.discard(sequence)
+            sequence._batch.changed(sequence._row)
+        return sequence.computed
 
     def _check(self, sequence: object) -> Sequence:
         if not isinstance(sequence, Sequence) or sequence._cache is not self:
@@ -393,197 +589,77 @@ class Cache:
             raise StaleSequence(sequence.id)
         return sequence
 
-    def _rows(self, rows: Rows) -> tuple[Sequence, ...]:
+    def _check_batch(self, batch: Batch) -> None:
+        for sequence in batch.idle:
+            self._check(sequence)
+            raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
+        if len(batch):
+            self._check(batch.snapshot()[0])
+
+    def _steppable(self, rows: Steppable) -> tuple[Sequence, ...]:
         found = (rows,) if isinstance(rows, Sequence) else tuple(rows)
         if not found:
             raise LengthError("len(rows)", 0, 1, None, "a step has at least one row")
         for sequence in found:
-            self._check(sequence)
+            if self._check(sequence).preempted:
+                raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
         if len(set(found)) != len(found):
             twice = next(s for i, s in enumerate(found) if s in found[:i])
             raise DuplicateSequence(twice.id, "stands in two rows")
         return found
 
-    def _check_prompt(self, tokens: Tokens) -> Ints:
-        ids = check_tokens(tokens)
-        if not ids.size:
-            raise LengthError("len(tokens)", 0, 1, None, "a prompt has at least one token")
-        return ids
+    def _check_room(self, count: int) -> None:
+        total = len(self._sequences) + count
+        if total > self.max_sequences:
+            raise CapacityError("sequences", total, self.max_sequences, "max_sequences")
 
-    def _check_limit(self, length: int, limit: int | None) -> int:
-        bound = self.max_length if limit is None else check_int("limit", limit, 1)
-        total, need = self._pool.usable, self.plan.pages(length if limit is None else bound)
-        if need > total:
-            raise NeverFits(need, total, {GROUP: need - total})
-        if bound > self.max_length:
-            raise CapacityError("limit", bound, self.max_length, "max_length of the cache")
-        if length > bound:
-            raise CapacityError("len(tokens)", length, bound, "the limit of the sequence")
-        return bound
-
-    def _check_promise(self, promise: int, nodes: list[Node]) -> None:
-        idle = sum(not self._pool.refs[node.page] for node in nodes)
-        need = promise - len(nodes)
-        there = self._pool.free + self._pool.evictable - idle - self._outstanding()
-        if need > there:
-            short = {GROUP: need - there}
-            raise OutOfPages(need, self._pool.free, self._pool.evictable, short)
-
-    def _check_kept_promise(self, sequence: Sequence, computed: int) -> None:
-        """A guaranteed sequence may give up pages others keep only if as many are there for it."""
-        cut = self._tables.row(sequence._row)[self.plan.pages(computed) :]
-        kept = self._tables.row(sequence._row).size - cut.size
-        need = max(0, sequence._promised - kept) - self._owed(sequence)
-        there = self.available()[GROUP] + int(np.count_nonzero(self._pool.refs[cut] == 1))
-        if need > there:
-            short = {GROUP: need - there}
-            raise OutOfPages(need, self._pool.free, self._pool.evictable, short)
-
-    def _clip(self, sequence: Sequence, count: int, ahead: int) -> int:
-        """``count`` as far as the limit allows; refused beyond it unless it runs ahead."""
-        end = sequence.scheduled + count
-        if end > sequence.limit and count:
-            if not ahead:
-                raise CapacityError("length", end, sequence.limit, f"limit of {sequence.id!r}")
-            end = sequence.limit
-        high = sequence.length + ahead - sequence.scheduled
-        if end - sequence.scheduled > high:
-            why = f"sequence {sequence.id!r} knows {sequence.length} tokens"
-            raise LengthError("count", count, 0, high, why)
-        return end - sequence.scheduled
-
-    def _check_supply(self, sequences: tuple[Sequence, ...], needs: list[int]) -> None:
-        """Enough pages for ``needs`` without touching what is guaranteed to others."""
-        own = sum(min(n, self._owed(s)) for s, n in zip(sequences, needs, strict=True))
-        need, there = sum(needs), self.available()[GROUP] + own
-        if need > there:
-            short = {GROUP: need - there}
-            raise OutOfPages(need, self._pool.free, self._pool.evictable, short)
-
-    def _check_turn(self, step: Step) -> None:
-        if not any(step is other for other in self._open):
-            raise StepError("this step is not open: it was committed or aborted, or is not of here")
+    def _check_oldest(self, step: Step) -> None:
+        if not self._open or self._open[0] is not step:
+            raise StepError("this is not the oldest open step: steps commit oldest first")
 
     def _check_closed(self, sequence: Sequence) -> None:
         if any(sequence in step.sequences for step in self._open):
             raise StepError(f"a step of sequence {sequence.id!r} is open; commit or abort it first")
 
-    def _check_learning(self, sequence: Sequence, new: Ints, computed: int) -> None:
-        known = sequence.length + new.size
-        if known > sequence.limit:
-            raise CapacityError("length", known, sequence.limit, f"limit of {sequence.id!r}")
-        if computed > known:
-            why = f"sequence {sequence.id!r} would have KV for tokens it does not know"
-            raise LengthError("computed", computed, 0, known, why)
-
-    # -- pages ---------------------------------------------------------------------------------
-
-    def _match(self, ids: Ints) -> list[Node]:
-        if not self.prefix:
-            return []
-        return self._index.match(ids.tobytes(), (ids.size - 1) // self.plan.page_size)
-
-    def _pinnable(self, nodes: list[Node]) -> list[Node]:
-        """The chain as far as pinning it leaves enough for what is guaranteed."""
-        room = self.available()[GROUP]
-        for at, node in enumerate(nodes):
-            room -= not self._pool.refs[node.page]
-            if room < 0:
-                return nodes[:at]
-        return nodes
-
-    def _enter(
-        self, ids: Ints, limit: int, id: object, nodes: list[Node], promise: int
-    ) -> Sequence:
-        sequence = Sequence(self, id, self._free_rows.pop(), ids, limit)
-        if nodes:
-            pages = np.array([node.page for node in nodes], np.int32)
-            self._pool.retain(pages)
-            self._tables.append(sequence._row, pages)
-            sequence._published, sequence._node = len(nodes), nodes[-1].node
-            tokens = len(nodes) * self.plan.page_size
-            sequence.cached = sequence.computed = sequence.scheduled = tokens
-        if promise:
-            sequence._promised = promise
-            self._guaranteed.add(sequence)
-        self._sequences[id] = sequence
-        self._peak = max(self._peak, self._pool.live)
-        self._prompt_tokens += ids.size
-        self._cached_tokens += sequence.cached
-        return sequence
+    # -- moves ---------------------------------------------------------------------------------
 
     def _new_id(self) -> int:
         return next(number for number in self._ids if number not in self._sequences)
 
-    def _computing(self) -> list[Sequence]:
-        return [s for s in self._sequences.values() if s.computed < s.length]
+    def _let_go(self, rows: Rows, row: int, fetches: list[tuple[int, Ints]]) -> None:
+        """Give back everything a row holds and stands on."""
+        for group, pages in fetches:
+            self._ledger.pool.release(pages, group)
+        for group in self._ledger.state_groups if self._stepper.pending else ():
+            self._stepper.forget_copies(group, rows.held(row, group))
+        self._ledger.release_row(rows, row)
+        self._ledger.index.unhold(rows.tip[row])
 
-    def _shared(self, sequence: Sequence, ids: Ints) -> int:
-        """Full pages of ``ids`` that ``sequence`` begins with and has or will have computed."""
-        size = min(ids.size - 1, sequence.length)
-        differ = np.flatnonzero(ids[:size] != sequence._buffer[:size])
-        return (int(differ[0]) if differ.size else size) // self.plan.page_size
+    def _leave(self, sequence: Sequence) -> None:
+        sequence._sync()
+        if not sequence.preempted:
+            self._let_go(sequence._rows, sequence._row, sequence._fetch)
+        self._promises.sequences.pop(sequence.id, None)
+        del self._sequences[sequence.id]
+        self._home.leave(sequence)
 
-    def _owed(self, sequence: Sequence) -> int:
-        return max(0, sequence._promised - int(self._tables.held[sequence._row]))
+    def _fork_one(self, parent: Sequence) -> Sequence:
+        identity, name = parent._identity, self._new_id()
+        child = self._home.make(self, parent.tokens(), parent.limit, name, identity)
+        child._epoch = self._clock
+        share(self._ledger, self._stepper, parent, child, self._promises.owed())
+        self._sequences[name] = child
+        return child
 
-    def _outstanding(self) -> int:
-        """Pages guaranteed and not yet taken."""
-        return sum(map(self._owed, self._guaranteed))
+    def _reap(self) -> None:
+        """Take back what handles held that were collected without a release."""
+        while self._orphans:
+            orphan = self._orphans.pop()
+            rows, row = self._home.rows, orphan.row
+            if not orphan.preempted:
+                self._let_go(rows, row, orphan.fetches)
+            self._home.free(row)
 
-    def _needs(self, sequences: Items[Sequence], news: list[int]) -> list[int]:
-        held, pages = self._tables.held, self.plan.pages
-        return [
-            max(0, pages(s.scheduled + n) - int(held[s._row]))
-            for s, n in zip(sequences, news, strict=True)
-        ]
-
-    def _take(self, sequences: tuple[Sequence, ...], needs: list[int]) -> None:
-        total = sum(needs)
-        if total > self._pool.free:
-            evicted = self._pool.evict(total - self._pool.free)
-            self._index.forget(evicted)
-            self._evicted += evicted.size
-        pages = self._pool.take(total)
-        for sequence, need in zip(sequences, needs, strict=True):
-            if need:
-                self._tables.append(sequence._row, pages[:need])
-                pages = pages[need:]
-        self._peak = max(self._peak, self._pool.live)
-
-    def _settle(self, sequence: Sequence, computed: int) -> None:
-        """Let exactly ``computed`` positions be computed and scheduled; give back pages beyond."""
-        size = self.plan.page_size
-        back = sequence._published - computed // size
-        if back > 0:
-            sequence._node = self._index.ancestor(sequence._node, back)
-            sequence._published -= back
-        sequence.computed = sequence.scheduled = computed
-        sequence.cached = min(sequence.cached, computed)
-        excess = self._tables.cut(sequence._row, self.plan.pages(computed))
-        if excess.size:
-            self._pool.release(excess)
-
-    def _publish(self, sequence: Sequence, repointed: list[Repointed]) -> int:
-        """Publish the full computed pages; equal ones published before take their place."""
-        full = sequence.computed // self.plan.page_size
-        if not self.prefix or full == sequence._published:
-            return 0
-        size, first, new = self.plan.page_size, sequence._published, 0
-        for column, page in enumerate(self._tables.row(sequence._row)[first:full].tolist(), first):
-            tokens = sequence._buffer[column * size : (column + 1) * size].tobytes()
-            node = self._index.publish(sequence._node, tokens, page)
-            if node.page == page:
-                self._pool.publish([page])
-                new += 1
-            else:
-                self._repoint(sequence, column, page, node.page)
-                repointed.append(Repointed(sequence, column, page, node.page))
-            sequence._node = node.node
-        sequence._published = full
-        return new
-
-    def _repoint(self, sequence: Sequence, column: int, old: int, new: int) -> None:
-        self._pool.retain([new])
-        self._tables.replace(sequence._row, column, new)
-        self._pool.release([old])
+    def _takes_part(self, sequence: Sequence, step: Step) -> bool:
+        """Whether ``step``'s results still mean anything to ``sequence``."""
+        return not sequence.released and sequence._epoch <= step._clock

@@ -17,6 +17,7 @@ says in its message which field is wrong, what it held and what would be right.
     ├── StepError (RuntimeError)
     ├── RollbackUnsupported (ValueError)    group, kept_from
     ├── IntegrityError (AssertionError)     equation, left, right
+    ├── IdentityError (ValueError)          name, value
     ├── ConfigError (ValueError)            field, value
     │   └── UnknownArchitecture             architecture, known
     ├── PlanError (ValueError)              field, value
@@ -52,7 +53,8 @@ class OutOfPages(OctavoError, MemoryError):
     def _message(self) -> str:
         missing = ", ".join(f"{n} in {g}" for g, n in self.short.items() if n)
         have = f"{self.free} are free and {self.evictable} evictable"
-        return f"need {self.need} pages but {have} (short {missing})"
+        kept = ", the rest is promised" if self.need <= self.free + self.evictable else ""
+        return f"need {self.need} pages but {have} (short {missing}{kept})"
 
 
 class NeverFits(OutOfPages):
@@ -118,11 +120,11 @@ class LengthError(OctavoError, ValueError):
 
 
 class TokenError(OctavoError, ValueError):
-    """A token id is no int32 of at least 0."""
+    """A token id is no int32 of at least 0, or none of the model's vocabulary."""
 
-    def __init__(self, index: int, value: object) -> None:
+    def __init__(self, index: int, value: object, high: int = 2**31 - 1) -> None:
         self.index, self.value = index, value
-        super().__init__(f"token {index} is {value!r}; token ids are ints in 0..2147483647")
+        super().__init__(f"token {index} is {value!r}; token ids are ints in 0..{high}")
 
 
 class StepError(OctavoError, RuntimeError):
@@ -148,6 +150,14 @@ class IntegrityError(OctavoError, AssertionError):
     def __init__(self, equation: str, left: Any, right: Any) -> None:
         self.equation, self.left, self.right = equation, left, right
         super().__init__(f"{equation}: {left} != {right}")
+
+
+class IdentityError(OctavoError, ValueError):
+    """A salt, adapter or media digest is malformed or contradicts another."""
+
+    def __init__(self, name: str, value: object, right: str) -> None:
+        self.name, self.value = name, value
+        super().__init__(f"{name} is {value!r}; {right}")
 
 
 class ConfigError(OctavoError, ValueError):

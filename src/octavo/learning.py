@@ -21,6 +21,19 @@ Learned = NDArray[np.integer[Any]] | Items[Any] | tuple[Items[int], Items[int]] 
 _NONE = np.empty(0, np.int32)
 
 
+def learned_ids(tokens: Learned, rows: int) -> Ints | None:
+    """``tokens`` as int32[rows] where they are one id a row; None: another form.
+
+    Raises:
+        TokenError: an entry is no token id.
+    """
+    if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
+        return check_tokens(tokens)
+    if isinstance(tokens, list) and len(tokens) == rows and type(tokens[0]) is int:
+        return check_tokens(tokens)
+    return None
+
+
 def read_learned(tokens: Learned, step: Step) -> list[Ints]:
     """Token ids newly known, an int32 array a row of ``step``. O(rows + tokens).
 
@@ -39,14 +52,21 @@ def read_learned(tokens: Learned, step: Step) -> list[Ints]:
         return _split(check_tokens(tokens[0]), tokens[1], rows)
     if not isinstance(tokens, Iterable):
         raise LengthError("tokens", tokens, 0, None, "one entry a row of the step")
+    if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
+        return _one_each(check_tokens(np.where(step.wants_token, tokens, 0)), step)
     items = list(tokens)
     if len(items) != rows:
         raise LengthError("len(tokens)", len(items), rows, rows, "one entry a row of the step")
     if all(isinstance(item, Iterable) for item in items) and items:
         return [check_tokens(item) for item in items]
     ids = [item if want else 0 for item, want in zip(items, step.wants_token.tolist(), strict=True)]
-    checked = check_tokens(np.asarray(ids) if isinstance(tokens, np.ndarray) else ids)
-    return [checked[i : i + 1] if w else _NONE for i, w in enumerate(step.wants_token.tolist())]
+    return _one_each(check_tokens(np.asarray(ids) if isinstance(tokens, np.ndarray) else ids), step)
+
+
+def _one_each(ids: Ints, step: Step) -> list[Ints]:
+    """The id of each row that wants one, nothing for the others."""
+    wants = step.wants_token.tolist()
+    return [ids[i : i + 1] if want else _NONE for i, want in enumerate(wants)]
 
 
 def read_kept(kept: Counts | None, step: Step) -> list[int]:

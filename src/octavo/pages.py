@@ -1,19 +1,30 @@
-"""The page pool: which physical pages are free, live or evictable, as flat arrays.
+"""The page pool: which physical pages are free, live or idle, as flat arrays.
 
 A page is *free*, *live* (``refs`` > 0) or *evictable* (published and ``refs`` == 0). Page 0 is the
-null page: never handed out, never written. The pool does not know sequences, tokens or what a page
-holds; its caller says which pages are published and forgets what the pool evicts.
+null page: never handed out, never written. All groups draw on one id space and a page belongs to
+one of them at a time. The pool does not know sequences, tokens or what a page holds; whoever made
+it is told through ``on_evict`` when it gives up a published page.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import IntegrityError, OutOfPages
+from octavo.lanes import Index, Lanes
+from octavo.policies import Policy, find_policy
 from octavo.spec import check_int
 
 Pages = NDArray[np.int32]
+SomePages = NDArray[np.integer[Any]] | Sequence[int]
+OnEvict = Callable[[int, Index], None]
+"""Called with the group's number and the pages given up, which are free already."""
+
+
+def ignore(group: int, pages: Index) -> None:
+    """What a pool nobody listens to calls."""
 
 
 class PagePool:
@@ -23,34 +34,37 @@ class PagePool:
 
     Args:
         num_pages: physical pages, the null page included.
+        groups: how many groups draw on them.
+        policy: which idle page is given up first, by name or as an object.
+        on_evict: told of pages given up.
 
     Attributes:
         refs: int32[num_pages], holders of each page.
         published: bool[num_pages], whether the prefix index points at the page.
-        evictable: number of published pages nobody holds.
     """
 
-    def __init__(self, num_pages: int) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        *,
+        groups: int = 1,
+        policy: str | Policy = "lru",
+        on_evict: OnEvict = ignore,
+    ) -> None:
         check_int("num_pages", num_pages, 2, 2**31 - 1, "page 0 is the null page")
         self.refs = np.zeros(num_pages, np.int32)
         self.published = np.zeros(num_pages, np.bool_)
-        self.evictable = 0
+        self.on_evict = on_evict
+        self._groups = groups
+        self._owner = np.zeros(num_pages, np.int8)
+        self._live = [0] * groups
+        self._lanes = Lanes(num_pages, num_pages - 1, find_policy(policy))
         self._stack = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
         self._free = num_pages - 1
-        self._stamps = np.zeros(num_pages, np.int64)
-        self._clock = 0
-        self._queue = np.empty(2 * num_pages, np.int32)
-        self._queue_stamps = np.empty(2 * num_pages, np.int64)
-        self._head = self._tail = 0
-
-    @property
-    def num_pages(self) -> int:
-        """Physical pages, the null page included."""
-        return self.refs.size
 
     @property
     def usable(self) -> int:
-        """Pages that can be handed out."""
+        """Pages that can be handed out: all but the null page."""
         return self.refs.size - 1
 
     @property
@@ -59,38 +73,95 @@ class PagePool:
         return self._free
 
     @property
+    def evictable(self) -> int:
+        """Published pages nobody holds."""
+        return len(self._lanes)
+
+    @property
     def live(self) -> int:
         """Pages somebody holds."""
         return self.usable - self._free - self.evictable
 
-    def take(self, count: int) -> Pages:
-        """Hand out ``count`` free pages with one holder each, consecutive where the stack has them.
+    def state(self, group: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """(refs, published) of ``group``'s id space, by page. O(1)."""
+        del group
+        return self.refs, self.published
+
+    def live_in(self, group: int) -> int:
+        """Pages of ``group`` somebody holds. O(1)."""
+        return self._live[group]
+
+    def total(self, group: int) -> int:
+        """Pages ``group`` could have if it had the pool for itself. O(1)."""
+        del group
+        return self.usable
+
+    def idle_cost(self, group: int, pages: SomePages) -> int:
+        """How many of ``pages`` are evictable: what holding them takes from the rest. O(pages)."""
+        del group
+        return int(np.count_nonzero(self.refs[np.asarray(pages, np.intp)] == 0))
+
+    def short(self, needs: Sequence[int], pinned: Sequence[SomePages] = ()) -> list[int]:
+        """Pages missing by group to take ``needs`` of each at once, after holding ``pinned``.
+
+        All zero exactly when they can be taken. O(groups + pinned).
+        """
+        room = self._free + self.evictable
+        room -= sum(self.idle_cost(group, pages) for group, pages in enumerate(pinned))
+        missing = []
+        for need in needs:
+            missing.append(max(0, min(need, need - room)))
+            room -= need
+        return missing
+
+    def take(self, count: int, group: int = 0, due: Sequence[int] = ()) -> Pages:
+        """Hand out ``count`` pages with one holder each, free ones first, else the coldest.
+
+        Args:
+            due: of no matter here: any page will do for any group.
 
         Raises:
-            OutOfPages: fewer are free; nothing is changed.
+            OutOfPages: fewer are free and evictable; nothing is changed.
 
         Cost: O(count).
         """
+        del due
         if count > self._free:
-            short = {"full": count - self._free - self.evictable}
-            raise OutOfPages(count, self._free, self.evictable, short)
+            self._evict(count - self._free, group)
         self._free -= count
         pages = self._stack[self._free : self._free + count][::-1].copy()
         self.refs[pages] = 1
+        if self._groups > 1:
+            self._owner[pages] = group
+        self._live[group] += count
         return pages
 
-    def retain(self, pages: Pages | Sequence[int]) -> None:
+    def retain(self, pages: SomePages, group: int = 0) -> None:
         """Add a holder to each of ``pages``, live or evictable and none twice. O(len(pages))."""
         index = np.asarray(pages, np.intp)
         held = self.refs[index]
-        self.evictable -= int(np.count_nonzero(held == 0))
+        idle = index[held == 0]
+        if idle.size:
+            self._lanes.remove(idle)
+            self._live[group] += idle.size
         self.refs[index] = held + 1
 
-    def release(self, pages: Pages | Sequence[int]) -> None:
+    def mark_reused(self, pages: SomePages, group: int = 0) -> None:
+        """Tell the policy that ``pages`` served another request. O(len(pages))."""
+        del group
+        self._lanes.reused[np.asarray(pages, np.intp)] = True
+
+    def release(
+        self, pages: SomePages, group: int = 0, *, cold: bool = False, distinct: bool = False
+    ) -> None:
         """Take one holder away from each of ``pages``, once for every time it is listed.
 
-        A published page that loses its last holder becomes evictable, listed first evicted first;
+        A published page that loses its last holder becomes evictable, listed first given up first;
         any other becomes free.
+
+        Args:
+            cold: let them wait at the cold end.
+            distinct: the caller knows that no page is listed twice.
 
         Raises:
             IntegrityError: a page would be released more often than it is held; nothing is changed.
@@ -98,45 +169,42 @@ class PagePool:
         Cost: O(len(pages)).
         """
         index = np.asarray(pages, np.intp)
-        np.subtract.at(self.refs, index, 1)
-        held = self.refs[index]
-        if (held < 0).any() or (index == 0).any():
-            np.add.at(self.refs, index, 1)
-            bad = int(index[(held < 0) | (index == 0)][0])
-            raise IntegrityError(f"releases of page {bad} <= its holders", 1, 0)
-        idle = index[held == 0]
-        if idle.size > 1:
-            _, first = np.unique(idle, return_index=True)
-            idle = idle[np.sort(first)]
+        if not index.size:
+            return
+        if not distinct:
+            index = self._release_all_but_last(index)
+        held = self.refs[index] - 1
+        if np.minimum.reduce(held) < 0:
+            self._refuse(index[held < 0])
+        self.refs[index] = held
+        idle = index[held == 0] if np.maximum.reduce(held) else index
+        self._live[group] -= idle.size
         kept = self.published[idle]
-        self._push_free(idle[~kept])
-        self._push_evictable(idle[kept])
+        if not np.logical_and.reduce(kept):
+            self._push(idle[~kept])
+            idle = idle[kept]
+        if idle.size:
+            self._lanes.add(idle, cold=cold)
 
-    def publish(self, pages: Pages | Sequence[int]) -> None:
+    def publish(self, pages: SomePages, group: int = 0) -> None:
         """Mark live ``pages`` as known to the prefix index. O(len(pages))."""
+        del group
         self.published[np.asarray(pages, np.intp)] = True
 
-    def evict(self, count: int) -> Pages:
-        """Free the ``count`` pages that became evictable longest ago; they are published no more.
+    def unpublish(self, pages: SomePages, group: int = 0) -> None:
+        """The prefix index gave ``pages`` up: idle ones become free. O(len(pages))."""
+        del group
+        index = np.asarray(pages, np.intp)
+        self.published[index] = self._lanes.reused[index] = False
+        idle = index[self._lanes.lane[index] >= 0]
+        if idle.size:
+            self._lanes.remove(idle)
+            self._push(idle)
 
-        The caller has checked that there are as many, and forgets what they held.
-        Amortised O(count).
-        """
-        found: list[Pages] = []
-        while count > 0:
-            chunk = slice(self._head, min(self._tail, self._head + 2 * count + 16))
-            pages = self._queue[chunk]
-            current = self._is_current(pages, self._queue_stamps[chunk])
-            at = np.flatnonzero(current)[:count]
-            exhausted = at.size < count
-            self._head = chunk.stop if exhausted else chunk.start + int(at[-1]) + 1
-            found.append(pages[at].copy())
-            count -= at.size
-        evicted = np.concatenate(found) if found else np.empty(0, np.int32)
-        self.published[evicted] = False
-        self.evictable -= evicted.size
-        self._push_free(evicted[::-1].astype(np.intp))
-        return evicted
+    def evict_all(self) -> None:
+        """Give up every evictable page. O(evictable)."""
+        if self.evictable:
+            self._evict(self.evictable, 0)
 
     def check(self) -> None:
         """Raise IntegrityError unless free + live + evictable == usable, each page in one state.
@@ -145,49 +213,55 @@ class PagePool:
         """
         free = self._stack[: self._free]
         live = int(np.count_nonzero(self.refs > 0))
-        evictable = int(np.count_nonzero((self.refs == 0) & self.published))
-        _equal("distinct free pages == free", np.unique(free).size, self._free)
-        _equal("holders of free pages == 0", int(self.refs[free].sum()), 0)
-        _equal("published free pages == 0", int(np.count_nonzero(self.published[free])), 0)
-        _equal("evictable pages == evictable", evictable, self.evictable)
-        _equal("free + live + evictable == usable", self._free + live + evictable, self.usable)
-        _equal("holders of the null page == 0", int(self.refs[0]), 0)
-        queue = slice(self._head, self._tail)
-        queued = self._queue[queue][self._is_current(self._queue[queue], self._queue_stamps[queue])]
-        _equal("distinct queued pages == evictable", np.unique(queued).size, self.evictable)
+        idle = (self.refs == 0) & self.published
+        check_equal("distinct free pages == free", np.unique(free).size, self._free)
+        check_equal("holders of free pages == 0", int(self.refs[free].sum()), 0)
+        check_equal("published free pages == 0", int(np.count_nonzero(self.published[free])), 0)
+        check_equal("evictable pages == waiting", np.count_nonzero(idle), self.evictable)
+        check_equal(
+            "waiting in lanes == evictable", (self._lanes.lane >= 0).tolist(), idle.tolist()
+        )
+        check_equal("live pages by group == live", sum(self._live), live)
+        check_equal(
+            "free + live + evictable == usable", self._free + live + self.evictable, self.usable
+        )
+        check_equal("holders of the null page == 0", int(self.refs[0]), 0)
 
-    def _is_current(self, pages: Pages, stamps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Queue entries not overtaken by a later use of their page."""
-        current: NDArray[np.bool_] = self.published[pages] & (self.refs[pages] == 0)
-        current &= self._stamps[pages] == stamps
-        return current
+    def _release_all_but_last(self, index: Index) -> Index:
+        """Release repeated listings here, so that each page is left listed once."""
+        order = np.unique(index, return_index=True)[1]
+        if order.size == index.size:
+            return index
+        pages, times = np.unique(index, return_counts=True)
+        if (self.refs[pages] < times).any():
+            self._refuse(pages[self.refs[pages] < times])
+        self.refs[pages] -= (times - 1).astype(np.int32)
+        return index[np.sort(order)]
 
-    def _push_free(self, pages: NDArray[np.intp]) -> None:
+    def _refuse(self, pages: Index) -> None:
+        page = int(pages[0])
+        raise IntegrityError(f"releases of page {page} <= its holders", 1, int(self.refs[page]))
+
+    def _evict(self, count: int, group: int) -> None:
+        if count > self.evictable:
+            short = {str(group): count - self.evictable}
+            raise OutOfPages(count + self._free, self._free, self.evictable, short)
+        pages = self._lanes.pop(count)
+        self.published[pages] = self._lanes.reused[pages] = False
+        self._push(pages[::-1])
+        if self._groups == 1:
+            self.on_evict(0, pages)
+            return
+        owners = self._owner[pages]
+        for owner in np.unique(owners).tolist():
+            self.on_evict(owner, pages[owners == owner])
+
+    def _push(self, pages: Index) -> None:
         self._stack[self._free : self._free + pages.size] = pages
         self._free += pages.size
 
-    def _push_evictable(self, pages: NDArray[np.intp]) -> None:
-        if self._tail + pages.size > self._queue.size:
-            self._compact()
-        end = self._tail + pages.size
-        stamps = np.arange(self._clock, self._clock + pages.size)
-        self._queue[self._tail : end] = pages
-        self._queue_stamps[self._tail : end] = stamps
-        self._stamps[pages] = stamps
-        self._clock += pages.size
-        self._tail = end
-        self.evictable += pages.size
 
-    def _compact(self) -> None:
-        """Move the entries that still count to the front; at most num_pages of them remain."""
-        queue = slice(self._head, self._tail)
-        keep = self._is_current(self._queue[queue], self._queue_stamps[queue])
-        pages, stamps = self._queue[queue][keep], self._queue_stamps[queue][keep]
-        self._head, self._tail = 0, pages.size
-        self._queue[: pages.size] = pages
-        self._queue_stamps[: pages.size] = stamps
-
-
-def _equal(equation: str, left: int, right: int) -> None:
+def check_equal(equation: str, left: object, right: object) -> None:
+    """Raise IntegrityError unless both sides of ``equation`` are equal. O(1)."""
     if left != right:
         raise IntegrityError(equation, left, right)

@@ -14,7 +14,8 @@ from octavo.dtypes import DType
 from octavo.dtypes import dtype as find_dtype
 from octavo.errors import BudgetTooSmall, PlanError
 from octavo.geometry import Order, TensorPlan, arena_bytes, lay_out, row_bytes
-from octavo.spec import ModelSpec, check_int
+from octavo.lifetimes import FULL, Lifetime, lifetime_of
+from octavo.spec import Attention, LayerKind, ModelSpec, check_int
 
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -22,6 +23,8 @@ _UNITS = {"": 1, "b": 1} | {
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
 _MAX_PAGES = 2**31 - 1
+_MAX_BYTES = 2**63 - 1
+_DIGITS = 40  # of a memory given as text: more than any number of bytes has
 
 
 class Budget(NamedTuple):
@@ -51,14 +54,20 @@ class GroupPlan:
     """Layers that keep tokens for equally long and share one page table.
 
     Attributes:
-        name: ``full``: every token is kept as long as its sequence lives.
+        name: full, window_W, window_W_sS, chunked_C, state, cross, or the engine's own.
         layers: indices in the model.
         page_bytes: bytes of one page over all its layers.
+        lifetime: how long it keeps what it holds.
+        pages_per_parent: K: its pages in a parent of a packed plan; 1 where all groups share pages.
+        parts: pages one state takes; 1 for groups that keep tokens.
     """
 
     name: str
-    layers: tuple[int, ...]
-    page_bytes: int
+    layers: tuple[int, ...] = ()
+    page_bytes: int = 0
+    lifetime: Lifetime = FULL
+    pages_per_parent: int = 1
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ class Plan:
         order: ``token`` or ``head``: which axis of a page comes first.
         budget: where the bytes go, or None for a plan without bytes.
         tensors: the tensors of the arena; empty for a plan without bytes.
+        packed: whether groups number their pages each for itself, within parents.
     """
 
     page_size: int
@@ -86,15 +96,31 @@ class Plan:
     order: Order = "token"
     budget: Budget | None = None
     tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
+    packed: bool = False
 
     @classmethod
-    def from_pages(cls, num_pages: int, page_size: int, *, max_length: int | None = None) -> "Plan":
+    def from_pages(
+        cls,
+        num_pages: int,
+        page_size: int,
+        groups: Mapping[str, LayerKind] | None = None,
+        *,
+        max_length: int | None = None,
+        pages_per_parent: Mapping[str, int] | None = None,
+        parts: Mapping[str, int] | None = None,
+        page_bytes: Mapping[str, int] | None = None,
+    ) -> "Plan":
         """A plan of page numbers only, for an engine with its own storage.
 
         Args:
             num_pages: physical pages, the null page counted: one less can be used.
             page_size: tokens a page holds.
+            groups: group name to the kind of its layers; None: one full group.
             max_length: longest sequence in tokens; None: as many as fit.
+            pages_per_parent: makes the plan packed: ``num_pages - 1`` parents, each cut into this
+                many pages of the group it is bound to; a group not named gets 1.
+            parts: pages one state takes, for state groups that are cut; a group not named takes 1.
+            page_bytes: bytes of one page of a group, where something is bounded in bytes.
 
         Raises:
             LengthError: a number out of range, or pages too few for one of ``max_length``.
@@ -108,7 +134,25 @@ class Plan:
             why = f"the null page and {max_length} tokens in pages of {page_size}"
             need = 1 + -(-max_length // page_size)
             check_int("num_pages", num_pages, need, _MAX_PAGES, why)
-        return cls(page_size, num_pages, _one_group((), 0), max_length)
+        kinds = {"full": Attention(1, 1, 1)} if groups is None else groups
+        if not kinds:
+            raise PlanError("groups", groups, "a plan has at least one group")
+        per_parent, cut, sizes = pages_per_parent or {}, parts or {}, page_bytes or {}
+        for name in (*per_parent, *cut, *sizes):
+            if name not in kinds:
+                raise PlanError("group", name, f"the plan's groups are {', '.join(kinds)}")
+        plans = {
+            name: GroupPlan(
+                name,
+                page_bytes=check_int("page_bytes", sizes.get(name, 0), 0),
+                lifetime=lifetime_of(kind),
+                pages_per_parent=check_int("pages_per_parent", per_parent.get(name, 1), 1),
+                parts=check_int("parts", cut.get(name, 1), 1),
+            )
+            for name, kind in kinds.items()
+        }
+        packed = pages_per_parent is not None
+        return cls(page_size, num_pages, MappingProxyType(plans), max_length, packed=packed)
 
     @property
     def usable_pages(self) -> int:
@@ -225,6 +269,10 @@ def plan(
 
     Cost: O(layers).
     """
+    if not isinstance(spec, ModelSpec):
+        raise PlanError("spec", spec, "it must be a ModelSpec, as of ModelSpec.from_config")
+    if not all(isinstance(layer, Attention) for layer in spec.layers):
+        raise PlanError("spec", spec.name, "bytes are planned for layers of Attention alone so far")
     element, total = find_dtype(dtype), parse_memory(memory)
     if order not in get_args(Order):
         raise PlanError("order", order, "it must be 'token' or 'head'")
@@ -261,18 +309,26 @@ def parse_memory(memory: int | str) -> int:
     """Bytes of ``memory``: an int, or text such as ``512MiB``, ``1.5 GiB``, ``80GB``. O(1).
 
     Raises:
-        PlanError: negative, not a whole number of bytes, or not understood.
+        PlanError: negative, 2**63 bytes or more, or not understood.
     """
     right = "give bytes as an int, or text such as '16GiB' or '16GB'"
     if isinstance(memory, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory, re.ASCII)
+        found = (
+            None
+            if len(memory) > _DIGITS
+            else re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory, re.ASCII)
+        )
         unit = _UNITS.get(found[2].lower()) if found else None
         if found is None or unit is None:
             raise PlanError("memory", memory, right)
-        return int(Fraction(found[1]) * unit)
-    if not _is_int(memory) or memory < 0:
+        size = int(Fraction(found[1]) * unit)
+    elif _is_int(memory) and memory >= 0:
+        size = memory
+    else:
         raise PlanError("memory", memory, right)
-    return memory
+    if size > _MAX_BYTES:
+        raise PlanError("memory", memory, f"it must be at most {_MAX_BYTES} bytes")
+    return size
 
 
 def _fit(rows: list[int], total: int, least: int, page_size: int) -> int:

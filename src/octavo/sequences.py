@@ -5,6 +5,7 @@ may be shared, ``[0, computed)`` has KV, ``[0, scheduled)`` has slots, ``[0, kno
 Handles are read by everyone and changed by their Cache alone.
 """
 
+import warnings
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from typing import Any, NamedTuple
@@ -13,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import TokenError
+from octavo.identity import CrossInput, Identity
+from octavo.rows import Rows
 
 Ints = NDArray[np.int32]
 Tokens = Items[int] | NDArray[np.integer[Any]]
 _MAX_TOKEN = 2**31 - 1
+_SLACK = 64  # ids an answer may grow by before its buffer is moved
 
 
 def check_tokens(tokens: Tokens) -> Ints:
@@ -26,20 +30,22 @@ def check_tokens(tokens: Tokens) -> Ints:
         TokenError: an entry is no int in 0..2**31-1; it names the first one.
     """
     array = tokens if isinstance(tokens, np.ndarray) else _from_items(tokens)
-    if array.ndim != 1:
-        raise TokenError(0, array.tolist())
-    if array.dtype.kind not in "iu":
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         raise _first_bad(array.tolist())
+    if array.dtype == np.int32:
+        if array.size and np.minimum.reduce(array) < 0:
+            raise _first_bad(array.tolist())
+        return np.asarray(array, np.int32)
     if array.size and (int(array.min()) < 0 or int(array.max()) > _MAX_TOKEN):
         raise _first_bad(array.tolist())
-    return array.astype(np.int32, copy=False)
+    return array.astype(np.int32)
 
 
 def _from_items(tokens: Items[int]) -> NDArray[Any]:
     if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
         raise TokenError(0, tokens)
     items = list(tokens)
-    if not all(type(item) is int for item in items):
+    if set(map(type, items)) - {int}:
         items = [_plain(index, item) for index, item in enumerate(items)]
     try:
         return np.array(items, np.int64)
@@ -50,14 +56,33 @@ def _from_items(tokens: Items[int]) -> NDArray[Any]:
 def _plain(index: int, item: Any) -> int:
     if isinstance(item, (bool, np.bool_)) or not hasattr(item, "__index__"):
         raise TokenError(index, item)
-    return int(item.__index__())
+    try:
+        return int(item.__index__())
+    except TypeError:
+        raise TokenError(index, item) from None
 
 
-def _first_bad(items: list[Any]) -> TokenError:
-    for index, item in enumerate(items):
+def _first_bad(items: Any) -> TokenError:
+    for index, item in enumerate(items if isinstance(items, list) else [items]):
         if type(item) is not int or not 0 <= item <= _MAX_TOKEN:
             return TokenError(index, item)
     return TokenError(0, items)
+
+
+class Orphan(NamedTuple):
+    """What a handle that was collected without a release left behind, outside any batch.
+
+    Attributes:
+        id: its name.
+        row: its row in the cache's own rows.
+        preempted: whether it held nothing.
+        fetches: states it held, by group.
+    """
+
+    id: object
+    row: int
+    preempted: bool
+    fetches: list[tuple[int, Ints]]
 
 
 class Sequence:
@@ -65,125 +90,147 @@ class Sequence:
 
     Attributes:
         id: the name it was admitted under.
-        limit: most tokens it may ever know.
-        cached: tokens of its prompt whose KV was found in the prefix cache.
-        length: tokens known.
-        scheduled: positions with a reserved slot.
-        computed: positions whose KV is written and kept.
+        cached: tokens of its prompt whose KV was found in the prefix cache when it was admitted.
+        preempted: whether it gave its pages back and waits for `Cache.resume`.
     """
 
     __slots__ = (
         "__weakref__",
+        "_batch",
         "_buffer",
         "_cache",
-        "_node",
+        "_epoch",
+        "_fetch",
+        "_identity",
+        "_late",
+        "_numbers",
+        "_private",
         "_promised",
-        "_published",
         "_row",
+        "_rows",
+        "_stops",
+        "_stored",
         "cached",
-        "computed",
         "id",
-        "length",
-        "limit",
-        "scheduled",
+        "preempted",
     )
 
-    def __init__(self, cache: object, id: object, row: int, tokens: Ints, limit: int) -> None:
-        self.id, self.limit, self._cache, self._row = id, limit, cache, row
-        self._buffer = tokens.copy()
-        self.length = tokens.size
-        self.cached = self.computed = self.scheduled = 0
-        self._published = self._node = self._promised = 0
+    def __init__(
+        self, cache: Any, id: object, rows: Rows, row: int, tokens: Ints, identity: Identity
+    ) -> None:
+        self.id, self._cache, self._rows, self._row = id, cache, rows, row
+        self._buffer = np.empty(tokens.size + _SLACK, np.int32)
+        self._buffer[: tokens.size] = tokens
+        self._stored = tokens.size
+        self._late: list[bytes] = []
+        self.cached = self._epoch = 0
+        self.preempted = self._promised = self._private = False
+        self._identity = identity
+        self._batch: Any = None
+        self._stops: set[int] = set()
+        self._fetch: list[tuple[int, Ints]] = []
+        self._numbers: tuple[int, int, int, int] | None = None
 
     def __repr__(self) -> str:
         state = f"known {self.length}, scheduled {self.scheduled}, computed {self.computed}"
         return f"<Sequence {self.id!r}: {state}, limit {self.limit}>"
 
-    def tokens(self) -> Ints:
-        """A copy of the token ids known, int32[length]. O(length)."""
-        return self._buffer[: self.length].copy()
+    @property
+    def length(self) -> int:
+        """Tokens known."""
+        return int(self._rows.known[self._row]) if self._numbers is None else self._numbers[0]
+
+    @property
+    def scheduled(self) -> int:
+        """Positions with a reserved slot."""
+        return int(self._rows.scheduled[self._row]) if self._numbers is None else self._numbers[1]
+
+    @property
+    def computed(self) -> int:
+        """Positions whose KV is written and kept."""
+        return int(self._rows.computed[self._row]) if self._numbers is None else self._numbers[2]
+
+    @property
+    def limit(self) -> int:
+        """Most tokens it may ever know."""
+        return int(self._rows.limit[self._row]) if self._numbers is None else self._numbers[3]
+
+    @property
+    def _cross(self) -> CrossInput | None:
+        return self._identity.cross
+
+    @property
+    def next_stop(self) -> int | None:
+        """Where its next prefill chunk must end for a state to be kept there; None: anywhere."""
+        computed = self.scheduled
+        return min((stop for stop in self._stops if stop > computed), default=None)
 
     @property
     def released(self) -> bool:
         """Whether the handle is stale."""
-        return self._row < 0
+        return self._numbers is not None
 
-    def _learn(self, tokens: Ints) -> None:
-        """Append ids; the buffer doubles, so that n appends cost O(n)."""
-        end = self.length + tokens.size
+    def tokens(self) -> Ints:
+        """A copy of the token ids known, int32[length]. O(length)."""
+        return self._known().copy()
+
+    def _known(self) -> Ints:
+        """The token ids known, perhaps a view. O(1), after a run of decode steps O(length)."""
+        self._store_late()
+        known = self.length
+        if known == self._stored:
+            return self._buffer[:known]
+        tail = self._rows.tail[self._row, : known - self._stored]
+        return np.concatenate([self._buffer[: self._stored], tail])
+
+    def _store_late(self) -> None:
+        """Bring pages a run of decode steps filled into the buffer. O(their tokens)."""
+        if self._late:
+            self._store(np.frombuffer(b"".join(self._late), np.int32))
+            self._late = []
+
+    def _sync(self) -> None:
+        """Bring every known id into the buffer and leave the run. O(tokens not there yet)."""
+        if self._numbers is None:
+            self._leave_run()
+            self._store_late()
+            known = int(self._rows.known[self._row])
+            if known > self._stored:
+                self._store(self._rows.tail[self._row, : known - self._stored])
+
+    def _sync_tail(self) -> None:
+        """Bring the ids of the page that holds position ``computed`` into the row's tail."""
+        if self._late or self._stored < self.length:
+            self._sync()
+        self._leave_run()
+        rows, size = self._rows, self._rows.page_size
+        start = int(rows.computed[self._row]) // size * size
+        ids = self._buffer[start : min(start + size, self._stored)]
+        rows.tail[self._row, : ids.size] = ids
+
+    def _stand_at_page(self, start: int) -> None:
+        """A run begins: ids from ``start``, a page's first position, are kept in the tail."""
+        self._sync()
+        self._stored = start
+
+    def _leave_run(self) -> None:
+        """Something but a decode step happens to the row: its batch's run is over."""
+        if self._batch is not None:
+            self._batch.cursor = None
+
+    def _store(self, tokens: Ints) -> None:
+        """Append ids to the buffer, which doubles, so that n appends cost O(n)."""
+        end = self._stored + tokens.size
         if end > self._buffer.size:
-            grown = np.empty(min(max(2 * end, 64), max(self.limit, end)), np.int32)
-            grown[: self.length] = self._buffer[: self.length]
+            grown = np.empty(max(2 * end, 64), np.int32)
+            grown[: self._stored] = self._buffer[: self._stored]
             self._buffer = grown
-        self._buffer[self.length : end] = tokens
-        self.length = end
+        self._buffer[self._stored : end] = tokens
+        self._stored = end
 
-
-class Match(NamedTuple):
-    """What the prefix cache holds of a prompt.
-
-    Attributes:
-        tokens: leading tokens whose KV could be reused now.
-        by_group: the same by group name.
-        pending: further pages of the prompt that admitted sequences are computing now.
-    """
-
-    tokens: int
-    by_group: dict[str, int]
-    pending: int
-
-
-class Fit(NamedTuple):
-    """Whether requests can all run to their limits at once; true when they can.
-
-    Attributes:
-        short: pages missing by group name, 0 where none are.
-    """
-
-    short: dict[str, int]
-
-    def __bool__(self) -> bool:
-        return not any(self.short.values())
-
-
-class Repointed(NamedTuple):
-    """A table entry moved to an equal page that was published before."""
-
-    sequence: Sequence
-    column: int
-    old: int
-    new: int
-
-
-class Committed(NamedTuple):
-    """What a commit did: pages newly published, entries repointed, pages dropped by windows."""
-
-    published: int
-    repointed: tuple[Repointed, ...]
-    dropped: int
-
-
-class Stats(NamedTuple):
-    """Counts of a cache at one moment, and totals since it was made.
-
-    Attributes:
-        pages: usable pages, ``live + evictable + free``.
-        live: pages held by sequences.
-        evictable: published pages nobody holds.
-        free: pages that hold nothing.
-        peak_live: most pages ever held at once.
-        sequences: sequences admitted and not released.
-        prompt_tokens: tokens of all prompts admitted so far.
-        cached_tokens: those of them found in the prefix cache.
-        evicted: published pages given up for new tokens so far.
-    """
-
-    pages: int
-    live: int
-    evictable: int
-    free: int
-    peak_live: int
-    sequences: int
-    prompt_tokens: int
-    cached_tokens: int
-    evicted: int
+    def __del__(self) -> None:
+        if getattr(self, "_numbers", ()) is None:
+            self._cache._orphans.append(Orphan(self.id, self._row, self.preempted, self._fetch))
+            self._numbers = (0, 0, 0, 0)
+            text = f"sequence {self.id!r} was collected while it held pages; release it"
+            warnings.warn(text, ResourceWarning, stacklevel=2)

@@ -4,6 +4,7 @@ Knows shapes and lifetimes. Does not know pages, bytes of a budget, devices or w
 """
 
 import json
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ class Attention:
         window: keys a query sees, its own included; None: all of them.
         sink_tokens: first positions a windowed layer keeps seeing.
         sink_logits: whether the softmax denominator has a learned extra term (no KV).
+        chunk: tokens of a chunk where a query sees its own chunk only; None: no chunks.
     """
 
     kv_heads: int
@@ -48,18 +50,59 @@ class Attention:
     window: int | None = None
     sink_tokens: int = 0
     sink_logits: bool = False
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("kv_heads", "k_dim", "v_dim"):
             check_int(name, getattr(self, name), 1)
         check_int("sink_tokens", self.sink_tokens, 0)
-        if self.window is not None:
-            check_int("window", self.window, 1)
+        for name in ("window", "chunk"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), 1)
+        if self.window is not None and self.chunk is not None:
+            raise ConfigError("chunk", self.chunk, "a layer has a window or chunks, not both")
 
     @property
     def elements_per_token(self) -> int:
         """Elements one token adds to this layer: keys and values of all heads."""
         return self.kv_heads * (self.k_dim + self.v_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A layer that keeps tensors of constant size a sequence: recurrence, convolution.
+
+    Attributes:
+        elements: elements of all its tensors together.
+    """
+
+    elements: int
+
+    def __post_init__(self) -> None:
+        check_int("elements", self.elements, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """A layer that attends to another input of fixed length, such as an encoded recording.
+
+    Attributes:
+        kv_heads: key/value heads.
+        k_dim: elements of one key head.
+        v_dim: elements of one value head.
+    """
+
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+
+    def __post_init__(self) -> None:
+        for name in ("kv_heads", "k_dim", "v_dim"):
+            check_int(name, getattr(self, name), 1)
+
+
+LayerKind = Attention | State | Cross
+"""Everything a layer can keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +120,12 @@ class ModelSpec:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.layers:
-            raise ConfigError("layers", (), "a model has at least one layer that keeps something")
+        if not isinstance(self.layers, tuple) or not self.layers:
+            right = "it must be a tuple of at least one layer that keeps something"
+            raise ConfigError("layers", self.layers, right)
+        for layer in self.layers:
+            if not isinstance(layer, LayerKind):
+                raise ConfigError("layers", layer, "each must be an Attention, a State or a Cross")
         if self.max_length is not None:
             check_int("max_length", self.max_length, 1)
 
@@ -100,20 +147,31 @@ class ModelSpec:
         return read_spec(config if isinstance(config, Mapping) else load_config(config))
 
 
+_MAX_CONFIG_BYTES = 64 * 2**20
+
+
 def load_config(path: str | Path) -> dict[str, Any]:
     """The content of ``path``, or of ``path/config.json`` for a folder.
 
     Raises:
-        ConfigError: no such file, not UTF-8 JSON, or not a JSON object.
+        ConfigError: no such file, no regular file of at most 64 MiB, not UTF-8 JSON, or not a JSON
+            object.
     """
+    if not isinstance(path, (str, Path)) or not str(path):
+        raise ConfigError("path", path, "it must be the path of a config.json or of its folder")
     file = Path(path)
-    if file.is_dir():
-        file = file / "config.json"
     try:
+        file = file / "config.json" if file.is_dir() else file
+        about = file.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_CONFIG_BYTES:
+            right = f"it must be a regular file of at most {_MAX_CONFIG_BYTES} bytes"
+            raise ConfigError("path", str(file), right)
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("path", str(file), error.strerror or "cannot be read") from None
     except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError("path", str(file), f"not a JSON file: {error}") from None
     if not isinstance(config, dict):
         raise ConfigError("path", str(file), "a config is a JSON object")

@@ -5,7 +5,7 @@ A slot is page * page_size + offset. Knows arrays; not pools, nodes or how seque
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from octavo.sequences import Sequence
 
 Ints = NDArray[np.int32]
+_MAX_SLOT = 2**31 - 1
 
 
 def slot_mapping(
@@ -41,6 +42,8 @@ def slot_mapping(
 
     Cost: O(stop - start), one vectorised pass over the pages touched.
     """
+    if stop - start == 1 and start >= 0 and page_size > 0 and start // page_size < len(pages):
+        return _single(int(pages[start // page_size]) * page_size + start % page_size, out)
     if page_size < 1:
         raise LengthError("page_size", page_size, 1, None)
     if not 0 <= start <= stop <= len(pages) * page_size:
@@ -50,36 +53,52 @@ def slot_mapping(
     count = stop - start
     if out is not None and out.size < count:
         raise CapacityError("stop - start", count, out.size, "out is too small")
-    if count == 1:
-        slot = int(pages[start // page_size]) * page_size + start % page_size
-        return _single(slot, out)
-    first = start // page_size
-    touched = np.asarray(pages[first : -(-stop // page_size)], np.int64) * page_size
-    if touched.size and int(touched.max()) + page_size - 1 > 0x7FFF_FFFF:
-        raise CapacityError("slot", int(touched.max()) + page_size - 1, 0x7FFF_FFFF, "beyond int32")
-    grid: Ints = np.add.outer(touched.astype(np.int32), np.arange(page_size, dtype=np.int32))
-    slots = grid.reshape(-1)[start - first * page_size :][:count]
-    if out is None:
-        return slots
-    out[:count] = slots
-    return out[:count]
+    first, begin = divmod(start, page_size)
+    touched = _page_numbers(pages[first : -(-stop // page_size)], page_size)
+    bases = (touched * np.int32(page_size)).repeat(page_size)[begin : begin + count]
+    target = bases if out is None else out[:count]
+    np.add(bases, _offsets(page_size, begin + count)[begin:], out=target)
+    return target
+
+
+_OFFSETS: dict[int, Ints] = {}
+
+
+def _offsets(page_size: int, count: int) -> Ints:
+    """``i % page_size`` for i in 0..count-1; remembered, as modulo is what costs. O(count) once."""
+    known = _OFFSETS.get(page_size)
+    if known is None or known.size < count:
+        known = _OFFSETS[page_size] = np.arange(2 * count, dtype=np.int32) % np.int32(page_size)
+    return known[:count]
+
+
+def _page_numbers(pages: Ints | Items[int], page_size: int) -> Ints:
+    """``pages`` as int32, refused where a slot would be beyond it."""
+    wide = np.asarray(pages)
+    last = (int(np.maximum.reduce(wide)) + 1) * page_size - 1 if wide.size else 0
+    if last > _MAX_SLOT:
+        raise CapacityError("slot", last, _MAX_SLOT, "beyond int32")
+    return wide.astype(np.int32, copy=False)
 
 
 def _single(slot: int, out: Ints | None) -> Ints:
-    if slot > 0x7FFF_FFFF:
-        raise CapacityError("slot", slot, 0x7FFF_FFFF, "beyond int32")
+    if slot > _MAX_SLOT:
+        raise CapacityError("slot", slot, _MAX_SLOT, "beyond int32")
     if out is None:
         return np.array((slot,), np.int32)
+    if not out.size:
+        raise CapacityError("stop - start", 1, 0, "out is too small")
     out[0] = slot
     return out[:1]
 
 
 class GroupView(NamedTuple):
-    """One group's addresses in a step of n rows and T tokens.
+    """One token group's addresses in a step of n rows and T tokens.
 
     Attributes:
         slots: int32[T], where each new token's KV goes.
-        table: int32[n, width], physical pages in logical order; 0, the null page, behind them.
+        table: int32[n, width], physical page of each column; 0, the null page, where none is held.
+            For a batch a view of its persistent table: valid until the batch steps again.
         base: int32[n], first position the table's column 0 stands for.
     """
 
@@ -88,9 +107,66 @@ class GroupView(NamedTuple):
     base: Ints
 
 
-@dataclass(frozen=True, eq=False)
+class StateView(NamedTuple):
+    """One state group's addresses in a step of n rows.
+
+    Attributes:
+        source: int32[n, parts], pages of the state to start from.
+        table: int32[n, 1 + rollback, parts]: [i, j] is where the state after the row's last
+            position but j goes; as many of them as the row has new positions are written.
+        has_state: bool[n], whether ``source`` holds a state; else start from zeros.
+    """
+
+    source: Ints
+    table: Ints
+    has_state: NDArray[np.bool_]
+
+
+class CrossView(NamedTuple):
+    """One cross group's addresses in a step of n rows.
+
+    Attributes:
+        table: int32[n, width], physical pages of each row's cross input.
+        lengths: int32[n], its tokens; 0: the row has none.
+        fresh: bool[n], whether the row's step must write it.
+    """
+
+    table: Ints
+    lengths: Ints
+    fresh: NDArray[np.bool_]
+
+
+View = GroupView | StateView | CrossView
+
+
+class Delta(NamedTuple):
+    """Entries of a batch's table that changed since its last step, for device tables and mirrors.
+
+    Attributes:
+        rows, columns, pages: int32[k] each; a later entry for the same place counts.
+    """
+
+    rows: Ints
+    columns: Ints
+    pages: Ints
+
+
+class Copies(NamedTuple):
+    """Pages to copy, int32[k] each: ``target[i]`` becomes what ``source[i]`` is.
+
+    No target stands twice. A page may be both: read all sources before writing any target.
+    """
+
+    source: Ints
+    target: Ints
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Step:
-    """One forward pass: n rows (sequences) with T new tokens together. All arrays are int32.
+    """One forward pass: n rows (sequences) with T new tokens together.
+
+    Storage operations run in this order: ``copies``, the forward pass, ``snapshots``; steps in the
+    order they were extended. All arrays are int32 unless said.
 
     Attributes:
         sequences: the rows.
@@ -98,12 +174,15 @@ class Step:
         input_ids: int32[T], known token ids; 0 beyond what is known.
         positions: int32[T], position of each new token in its sequence.
         query_start: int32[n + 1], where each row's tokens begin in T.
-        past: int32[n], tokens computed before this step.
+        past: int32[n], tokens scheduled before this step.
         context: int32[n], past + counts.
         last: int32[n], index in T of each row's last token (logit rows); -1 where it sits out.
         wants_token: bool[n], whether the step reaches the end of the known tokens, so that a token
             is to be sampled from ``last``.
         groups: addresses by group name.
+        copies: by group name, pages to copy before the forward pass.
+        snapshots: by group name, pages to copy after it.
+        fresh: by group name, pages taken for this step, whose old content means nothing.
     """
 
     sequences: "tuple[Sequence, ...]"
@@ -115,7 +194,24 @@ class Step:
     context: Ints
     last: Ints
     wants_token: NDArray[np.bool_]
-    groups: dict[str, GroupView] = field(repr=False)
+    groups: dict[str, View]
+    copies: dict[str, Copies] = field(default_factory=dict)
+    snapshots: dict[str, Copies] = field(default_factory=dict)
+    fresh: dict[str, Ints] = field(default_factory=dict)
+    _changes: dict[str, list[Any]] | None = None
+    _kept_states: "list[tuple[Sequence, int, tuple[int, ...], int]]" = field(default_factory=list)
+    _cursor: Any = None
+    _clock: int = 0
+
+    @property
+    def delta(self) -> dict[str, Delta]:
+        """Changes of the batch's tables since its last step, by group name. O(changes)."""
+        found = {}
+        for name, changes in (self._changes or {}).items():
+            columns = zip(*changes, strict=True)
+            parts = [np.concatenate([np.atleast_1d(part) for part in column]) for column in columns]
+            found[name] = Delta(*(part.astype(np.int32) for part in parts))
+        return found
 
     @property
     def max_query(self) -> int:
@@ -127,62 +223,25 @@ class Step:
         """Longest context of a row."""
         return int(self.context.max())
 
-    def group(self, name: str | None = None) -> GroupView:
+    @property
+    def common_pages(self) -> int:
+        """Leading columns of the first token group that hold the same page in every row."""
+        table = self.group().table
+        differ = (table != table[0]).any(axis=0) | (table[0] == 0)
+        return int(differ.argmax()) if differ.any() else table.shape[1]
+
+    def group(self, name: str | None = None) -> Any:
         """The addresses of group ``name``; default: the first token group. O(1).
 
         Raises:
             KeyError: no such group in this plan.
         """
-        return next(iter(self.groups.values())) if name is None else self.groups[name]
+        if name is not None:
+            return self.groups[name]
+        for view in self.groups.values():
+            if isinstance(view, GroupView):
+                return view
+        raise KeyError("this plan has no group that keeps tokens")
 
-
-class PageTables:
-    """The page table of every row of a cache: logical page -> physical page.
-
-    Rows are wide enough for the longest sequence so far; widening doubles, so appending is
-    amortised O(pages).
-
-    Args:
-        rows: sequences held at once.
-
-    Attributes:
-        held: int32[rows], pages each row has.
-    """
-
-    def __init__(self, rows: int) -> None:
-        self.held = np.zeros(rows, np.int32)
-        self._table = np.zeros((rows, 16), np.int32)
-
-    def row(self, row: int) -> Ints:
-        """The pages of ``row`` in logical order, a view. O(1)."""
-        return self._table[row, : self.held[row]]
-
-    def gather(self, rows: list[int]) -> Ints:
-        """int32[len(rows), most pages of them], 0 behind each row's pages. O(rows x width)."""
-        return self._table[rows, : int(self.held[rows].max(initial=0))]
-
-    def append(self, row: int, pages: Ints) -> None:
-        """Put ``pages`` behind those of ``row``. Amortised O(len(pages))."""
-        start = int(self.held[row])
-        end = start + pages.size
-        if end > self._table.shape[1]:
-            grown = np.zeros((self._table.shape[0], max(end, 2 * self._table.shape[1])), np.int32)
-            grown[:, : self._table.shape[1]] = self._table
-            self._table = grown
-        self._table[row, start:end] = pages
-        self.held[row] = end
-
-    def replace(self, row: int, column: int, page: int) -> None:
-        """Let logical page ``column`` of ``row`` be physical ``page``. O(1)."""
-        self._table[row, column] = page
-
-    def cut(self, row: int, keep: int) -> Ints:
-        """Take away all but the first ``keep`` pages of ``row``; returns them, last first.
-
-        Cost: O(pages taken away).
-        """
-        end = int(self.held[row])
-        pages = self._table[row, keep:end][::-1].copy()
-        self._table[row, keep:end] = 0
-        self.held[row] = min(keep, end)
-        return pages
+    def __repr__(self) -> str:
+        return f"<Step of {len(self.sequences)} rows and {self.input_ids.size} tokens>"

@@ -1,25 +1,38 @@
-"""Tests for a cache, shipped: a snapshot, a store that remembers, a reference, a state machine.
+"""Tests for a cache, shipped: shapes, a store that remembers, laws, and rules to break them with.
 
-`snapshot` proves that a verb which raised changed nothing. `ModelStore` stands in for a model's KV
-memory and notices every wrong read. `World` drives a cache beside a plain-Python `Reference`;
-`stress` does so at random, ``octavo.testing.machine`` under Hypothesis, which it alone needs.
+`ModelStore` stands in for a model's KV memory and notices every wrong read. `World` drives a cache
+beside it and plain lists, and holds the laws; `stress` does so at random,
+``octavo.testing.machine`` under Hypothesis, which it alone needs. `freeze` proves that a verb which
+raised changed nothing; `unowned_slots` says what to fill with NaN; `run_case` runs a case told as
+plain data.
 ``python -m octavo.testing --rules N --seed S`` is the long run.
 """
 
-from octavo.testing.observing import Snapshot, snapshot
-from octavo.testing.reference import Reference
-from octavo.testing.store import ModelStore
+from octavo.testing.casedata import CaseFailed
+from octavo.testing.cases import run_case
+from octavo.testing.freezing import freeze
+from octavo.testing.router import Router
+from octavo.testing.shapes import SHAPES, Shape
+from octavo.testing.store import ModelStore, Text
+from octavo.testing.strategies import any_extras, any_shape
 from octavo.testing.stress import Report, stress
-from octavo.testing.world import SHAPES, Shape, World
+from octavo.testing.unowned import Unowned, unowned_slots
+from octavo.testing.world import World
 
 __all__ = [
     "SHAPES",
+    "CaseFailed",
     "ModelStore",
-    "Reference",
     "Report",
+    "Router",
     "Shape",
-    "Snapshot",
+    "Text",
+    "Unowned",
     "World",
-    "snapshot",
+    "any_extras",
+    "any_shape",
+    "freeze",
+    "run_case",
     "stress",
+    "unowned_slots",
 ]

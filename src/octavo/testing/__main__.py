@@ -1,9 +1,11 @@
-"""``python -m octavo.testing --rules N --seed S``: the stress run, one line of outcome."""
+"""``python -m octavo.testing --rules N --seed S``: the stress run, a few lines of outcome."""
 
 import argparse
 import sys
 import time
+from collections import Counter
 
+from octavo.testing.shapes import SHAPES
 from octavo.testing.stress import stress
 
 
@@ -14,14 +16,23 @@ def main() -> None:
     )
     parser.add_argument("--rules", type=int, default=20_000, help="rules to run (20000)")
     parser.add_argument("--seed", type=int, default=0, help="any int; equal seeds, equal runs (0)")
+    parser.add_argument("--shape", action="append", help="a shape to run, by name (all of them)")
     options = parser.parse_args()
+    shapes = [s for s in SHAPES if options.shape is None or s.name in options.shape]
+    if not shapes:
+        parser.error(f"shapes are: {'; '.join(map(str, SHAPES))}")
     start = time.perf_counter()
-    report = stress(options.rules, options.seed)
-    counts = ", ".join(f"{name} {count}" for name, count in sorted(report.rules.items()))
+    report = stress(options.rules, options.seed, shapes)
+    seconds = time.perf_counter() - start
     sys.stdout.write(
-        f"seed {options.seed}: {options.rules} rules in {time.perf_counter() - start:.1f} s: "
-        f"{counts}; {report.hits} tokens hit, {report.evicted} pages evicted; {report.digest}\n"
+        f"seed {options.seed}: {options.rules} rules in {seconds:.1f} s, "
+        f"{options.rules / seconds:.0f} a second\n"
+        f"rules: {_listed(report.rules)}\ndone: {_listed(report.counts)}\n{report.digest}\n"
     )
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The one module here that needs Hypothesis. An engine author runs it on an own ca
 
     class MyWorld(World):
         def make_cache(self, shape):
-            return MyCache(shape.num_pages, shape.page_size)
+            return MyCache(shape.plan(), **shape.options)
 
 
     class MyMachine(CacheMachine):
@@ -14,13 +14,15 @@ The one module here that needs Hypothesis. An engine author runs it on an own ca
     TestMyCache = MyMachine.TestCase
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from octavo.testing.rules import RULES
-from octavo.testing.world import SHAPES, Shape, World
+from octavo.testing.shapes import SHAPES, Shape
+from octavo.testing.world import World
 
 
 class Drawn:
@@ -39,11 +41,11 @@ class CacheMachine(RuleBasedStateMachine):
 
     Attributes:
         world_type: the World to drive; its `make_cache` makes the cache under test.
-        shapes: sizes to choose from.
+        shapes: caches to choose from.
     """
 
     world_type: ClassVar[type[World]] = World
-    shapes: ClassVar[tuple[Shape, ...]] = SHAPES
+    shapes: ClassVar[Sequence[Shape]] = SHAPES
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,18 +63,23 @@ class CacheMachine(RuleBasedStateMachine):
         if self.world is not None:
             self.world.check()
 
+    def teardown(self) -> None:
+        """Everything is released, and nothing is left."""
+        if self.world is not None:
+            self.world.finish()
+
 
 def _add_rules() -> None:
     """One Hypothesis rule for each entry of ``RULES``."""
     for name, entry in RULES.items():
-        setattr(CacheMachine, name, _as_rule(name, entry))
+        setattr(CacheMachine, f"rule_{name}", _as_rule(name, entry))
 
 
 def _as_rule(name: str, entry: Any) -> Any:
     def act(self: CacheMachine, data: Any) -> None:
         entry.act(self.world, Drawn(data))
 
-    act.__name__, act.__doc__ = name, entry.act.__doc__
+    act.__name__, act.__doc__ = f"rule_{name}", entry.act.__doc__
     needs = precondition(lambda self: self.world is not None and entry.needs(self.world))
     return needs(rule(data=st.data())(act))
 

@@ -1,130 +1,139 @@
 """What can be done to a world, with arguments drawn from any source of integers.
 
 The same rules run under Hypothesis, which shrinks what fails, and under a plain seeded generator,
-which is fast. To add a verb, write a function of (world, draw) and enter it in ``RULES``.
+which is fast. To add a verb, write a function of (world, draw) and enter it in ``RULES``. Steps are
+in `octavo.testing.stepping`, calls that are wrong in `octavo.testing.misuse`.
 """
 
+import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
-import numpy as np
-
+from octavo.batch import Batch
 from octavo.errors import (
     CapacityError,
     DuplicateSequence,
     LengthError,
-    StaleSequence,
+    OutOfPages,
+    RollbackUnsupported,
     StepError,
-    TokenError,
-    UnknownSequence,
 )
-from octavo.testing.world import Opened, Pair, World
+from octavo.identity import Adapter, CrossInput, Extra, Media, Salt
+from octavo.sequences import Sequence
+from octavo.testing.drawing import VOCABULARY, Draw, pick, rarely
+from octavo.testing.misuse import misuse
+from octavo.testing.stepping import abort, commit, decode, extend, gather, prove
+from octavo.testing.world import Row, World
 
-VOCABULARY = 3
-
-_T = TypeVar("_T")
-
-
-class Draw(Protocol):
-    """A source of choices."""
-
-    def integer(self, low: int, high: int) -> int:
-        """Any int in ``low..high``."""
+_EXTRAS: tuple[tuple[Extra, ...], ...] = (
+    (Salt("a"),),
+    (Adapter("a", 1),),
+    (Adapter("a", "1"),),
+    (Media("m", 0, 2),),
+    (Media(None, 3, 5),),
+    (Salt("a"), Media(b"m", 1, 3)),
+)
 
 
 def admit(world: World, draw: Draw) -> None:
-    """A prompt, often one that begins like an earlier one; sometimes one that cannot be had."""
+    """A prompt, mostly one that begins like an earlier one."""
     tokens = _prompt(world, draw)
-    size = world.shape.page_size
-    limit = None
-    if draw.integer(0, 2):
-        limit = min(len(tokens) + draw.integer(0, 3 * size), world.cache.max_length)
-    if _rarely(draw):
-        limit = _pick(draw, (max(1, len(tokens) - 1), world.cache.max_length + 1))
-    name = f"named {draw.integer(0, 1)}" if _rarely(draw) else None
+    extra = () if draw.integer(0, 7) else pick(draw, _EXTRAS)
+    if world.shape.of_form("cross") and draw.integer(0, 3):
+        size = world.shape.page_size
+        extra += (CrossInput(pick(draw, ("a", "b")), pick(draw, (1, size, 2 * size + 1))),)
+    limit = len(tokens) + draw.integer(0, 20) if draw.integer(0, 2) else None
+    guarantee = limit is not None and draw.integer(0, 2) == 0
     world.admit(
-        tokens, limit=limit, id=name, reuse=not _rarely(draw), guarantee=draw.integer(0, 5) == 0
+        tokens,
+        extra=extra,
+        limit=limit,
+        reuse=not rarely(draw),
+        guarantee=guarantee,
+        allowed=(OutOfPages, CapacityError),
     )
 
 
-def extend(world: World, draw: Draw) -> None:
-    """A step of some rows, with prefills whole and in chunks, decodes and drafts mixed."""
-    rows = _some(world, draw)
-    ahead = draw.integer(1, 3) if draw.integer(0, 3) == 0 else 0
-    counts = [_count(pair, ahead, draw) for pair in rows]
-    if not any(counts):
-        world.refuse(StepError if world.opened else LengthError, _extension(rows, counts))
-        return
-    drafts = [[draw.integer(0, VOCABULARY - 1) for _ in range(ahead)] for _ in rows]
-    world.extend(rows, counts, ahead=ahead, drafts=drafts)
-
-
-def commit(world: World, draw: Draw) -> None:
-    """The oldest open step, drafts accepted up to anywhere, in every form of telling it."""
-    opened = world.opened[0]
-    kept, learned = [], []
-    for row, pair in enumerate(opened.rows):
-        keep = draw.integer(0, opened.run.counts[row])
-        keep = opened.run.counts[row] if draw.integer(0, 2) else keep
-        accepted = max(0, opened.run.past[row] + keep - len(pair.request.tokens))
-        room = max(0, pair.request.limit - len(pair.request.tokens) - accepted)
-        extra = draw.integer(0, min(2, room))
-        kept.append(keep)
-        learned.append(
-            opened.drafts(row)[:accepted] + [draw.integer(0, VOCABULARY - 1) for _ in range(extra)]
-        )
-    world.commit(opened, *_formed(opened, learned, kept, draw))
-
-
-def abort(world: World, _: Draw) -> None:
-    """The newest open step."""
-    world.abort(world.opened[-1])
-
-
 def truncate(world: World, draw: Draw) -> None:
-    """Back to any length, and one too long now and then."""
-    pair = _pick(draw, world.live)
-    known = len(pair.request.tokens)
-    length = known + 1 if _rarely(draw) else draw.integer(0, known)
-    world.truncate(pair, length, exclusive=draw.integer(0, 3) == 0)
+    """Back to any length."""
+    row = pick(draw, world.live)
+    length = draw.integer(0, len(row.text))
+    if draw.integer(0, 1):
+        length = max(0, len(row.text) - draw.integer(0, 3))
+    allowed = (StepError, RollbackUnsupported, LengthError, OutOfPages)
+    world.truncate(row, length, *allowed, exclusive=draw.integer(0, 4) == 0)
 
 
-def drop(world: World, draw: Draw) -> None:
-    """Back by a few tokens."""
-    world.drop(_pick(draw, world.live), draw.integer(0, 3))
+def fork(world: World, draw: Draw) -> None:
+    """One or two children."""
+    allowed = (StepError, CapacityError, OutOfPages)
+    world.fork(pick(draw, world.live), draw.integer(1, 2), *allowed)
+
+
+def preempt(world: World, draw: Draw) -> None:
+    """Take a row's pages, with a step of it open or not."""
+    world.preempt(pick(draw, _running(world)))
+
+
+def resume(world: World, draw: Draw) -> None:
+    """Let a preempted row go on."""
+    world.resume(pick(draw, [row for row in world.live if row.handle.preempted]))
 
 
 def release(world: World, draw: Draw) -> None:
-    """End a sequence, with a step of it open or not."""
-    world.release(_pick(draw, world.live))
+    """End a row, with a step of it open or not; mostly it leaves its batch."""
+    row = pick(draw, world.live)
+    world.release(row)
+    if draw.integer(0, 3):
+        leave_batch(world, row.handle)
+
+
+def forget(world: World, _: Draw) -> None:
+    """Lose a handle without a release."""
+    row = next(filter(lambda row: _is_loose(world, row), world.live))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        world.forget(row)
+        del row
+
+
+def regroup(world: World, draw: Draw) -> None:
+    """Into a batch, or out of one; batches are made and emptied."""
+    if len(world.batches) < 2 and rarely(draw):
+        world.batches.append(world.cache.batch())
+    row, batch = pick(draw, world.live), pick(draw, world.batches)
+    for dead in [handle for handle in batch if handle.released]:
+        batch.remove(dead)
+    if row.handle in batch:
+        leave_batch(world, row.handle)
+    else:
+        world.attempt(lambda: batch.add(row.handle), DuplicateSequence)
+
+
+def pin(world: World, draw: Draw) -> None:
+    """Hold a prefix, or let the oldest go."""
+    if world.pins and draw.integer(0, 2):
+        world.pins.pop(0).release()
+    elif world.histories:
+        world.pin(pick(draw, world.histories))
 
 
 def reset(world: World, draw: Draw) -> None:
-    """Forget all prefixes; refused while sequences live, so they often end first."""
-    if draw.integer(0, 3):
-        for pair in list(world.live):
-            world.release(pair)
-    world.reset()
-
-
-def peek(world: World, draw: Draw) -> None:
-    """Look a prompt up."""
-    world.peek(_prompt(world, draw))
+    """Forget all prefixes; refused while anything is held, so all often ends first."""
+    if draw.integer(0, 3) == 0:
+        world.finish()
+        world.batches = [world.cache.batch()]
+    elif world.live or world.pins:
+        world.refuse(StepError, lambda cache: cache.reset())
 
 
 def fits(world: World, draw: Draw) -> None:
-    """Ask for some sequences and prompts at once, then see that a yes is kept."""
-    rows = _some(world, draw) if world.live else []
-    asked: list[tuple[Pair | list[int], int]] = [(pair, pair.request.limit) for pair in rows]
-    for _ in range(draw.integer(0, 2)):
-        tokens = _prompt(world, draw)
-        asked.append((tokens, len(tokens) + draw.integer(0, world.shape.page_size)))
-    world.fits(asked)
-
-
-def misuse(world: World, draw: Draw) -> None:
-    """A call that is wrong whatever the state; it must change nothing."""
-    world.refuse(*_pick(draw, _wrong(world, draw)))
+    """Ask for some rows and a prompt; looking changes nothing."""
+    asked = [(row.handle, row.handle.limit) for row in world.live if draw.integer(0, 1)]
+    before = world.frozen()
+    fit = world.cache.fits([*asked, (_prompt(world, draw), 20)])
+    assert before == world.frozen(), "fits changed something"
+    assert bool(fit) == (not any(fit.short.values()))
 
 
 class Rule(NamedTuple):
@@ -135,125 +144,66 @@ class Rule(NamedTuple):
     needs: Callable[[World], bool] = lambda world: True
 
 
+def _has_rows(world: World) -> bool:
+    return bool(world.live)
+
+
+def _can_step(world: World) -> bool:
+    return bool(_running(world)) and len(world.opened) < world.cache.depth
+
+
 RULES: dict[str, Rule] = {
-    "admit": Rule(admit, 20, lambda world: len(world.live) < world.shape.max_sequences),
-    "extend": Rule(extend, 40, lambda world: bool(world.live) and len(world.opened) < world.depth),
-    "commit": Rule(commit, 48, lambda world: bool(world.opened)),
-    "abort": Rule(abort, 3, lambda world: bool(world.opened)),
-    "truncate": Rule(truncate, 6, lambda world: bool(world.live)),
-    "drop": Rule(drop, 4, lambda world: bool(world.live)),
-    "release": Rule(release, 12, lambda world: bool(world.live)),
+    "admit": Rule(admit, 12, lambda w: len(w.live) < w.cache.max_sequences),
+    "extend": Rule(extend, 14, _can_step),
+    "commit": Rule(commit, 20, lambda w: bool(w.opened)),
+    "abort": Rule(abort, 2, lambda w: bool(w.opened)),
+    "gather": Rule(gather, 8, lambda w: bool(_running(w)) and not w.opened),
+    "decode": Rule(decode, 60, lambda w: any(len(batch) for batch in w.batches)),
+    "prove": Rule(prove, 2, _can_step),
+    "truncate": Rule(truncate, 3, _has_rows),
+    "fork": Rule(fork, 3, _has_rows),
+    "preempt": Rule(preempt, 2, lambda w: bool(_running(w))),
+    "resume": Rule(resume, 4, lambda w: any(row.handle.preempted for row in w.live)),
+    "release": Rule(release, 7, _has_rows),
+    "forget": Rule(forget, 1, lambda w: any(_is_loose(w, row) for row in w.live)),
+    "regroup": Rule(regroup, 3, _has_rows),
+    "pin": Rule(pin, 1),
     "reset": Rule(reset, 1),
-    "peek": Rule(peek, 6),
-    "fits": Rule(fits, 6),
-    "misuse": Rule(misuse, 3),
+    "fits": Rule(fits, 1),
+    "misuse": Rule(misuse, 1),
 }
 
 
-def _rarely(draw: Draw) -> bool:
-    return draw.integer(0, 9) == 9
+def leave_batch(world: World, handle: Sequence) -> None:
+    """Take a sequence out of whatever batch it is in."""
+    for batch in world.batches:
+        if handle in batch:
+            _remove(batch, handle)
 
 
-def _pick(draw: Draw, items: "tuple[_T, ...] | list[_T]") -> _T:
-    return items[draw.integer(0, len(items) - 1)]
+def _remove(batch: Batch, handle: Sequence) -> None:
+    listed = list(batch)
+    row = listed.index(handle)
+    moved = None if row == len(listed) - 1 else listed[-1]
+    assert batch.remove(handle) == (moved, row)
+
+
+def _running(world: World) -> list[Row]:
+    return [row for row in world.live if not row.handle.preempted]
+
+
+def _is_loose(world: World, row: Row) -> bool:
+    """In no step and no batch: nobody but the world has its handle."""
+    steps = any(row in opened.rows for opened in world.opened)
+    return not steps and not any(row.handle in batch for batch in world.batches)
 
 
 def _prompt(world: World, draw: Draw) -> list[int]:
-    """The beginning of an earlier sequence and a few more tokens; rarely too many of them."""
+    """The beginning of an earlier text and a few more tokens."""
     head: list[int] = []
-    if world.histories and draw.integer(0, 3):
-        head = _pick(draw, world.histories)
-        head = head[: draw.integer(0, len(head))] if draw.integer(0, 1) else head
+    if world.histories and draw.integer(0, 4):
+        head = pick(draw, world.histories)
+        head = head[: draw.integer(0, len(head))] if draw.integer(0, 2) == 0 else head
     own = draw.integer(0 if head else 1, 2 * world.shape.page_size)
     tokens = head + [draw.integer(0, VOCABULARY - 1) for _ in range(own)]
-    return tokens if _rarely(draw) else tokens[: world.cache.max_length]
-
-
-def _some(world: World, draw: Draw) -> list[Pair]:
-    """Some of the live pairs, at least one."""
-    chosen = [pair for pair in world.live if draw.integer(0, 2)]
-    return chosen or [_pick(draw, world.live)]
-
-
-def _count(pair: Pair, ahead: int, draw: Draw) -> int:
-    """Mostly all that is known and as far ahead as allowed; sometimes less, rarely more."""
-    most = max(0, len(pair.request.tokens) - pair.request.scheduled + ahead)
-    choice = draw.integer(0, 19)
-    if choice == 19:
-        return most + 1
-    return draw.integer(0, most) if choice > 12 else most
-
-
-def _extension(rows: list[Pair], counts: list[int]) -> Callable[[Any], object]:
-    return lambda cache: cache.extend([pair.handle for pair in rows], counts)
-
-
-def _formed(
-    opened: Opened, learned: list[list[int]], kept: list[int], draw: Draw
-) -> tuple[list[list[int]], list[int], Callable[[list[list[int]]], Any]]:
-    """Arguments of `World.commit`: what is learned, as one of the forms a commit takes."""
-    form = _pick(draw, (_arrays, _lists, _flat, _one_a_row))
-    wants = opened.step.wants_token.tolist()
-    if form is _one_a_row:
-        learned = [
-            (new or [0])[:1] if want else [] for new, want in zip(learned, wants, strict=True)
-        ]
-        room = [
-            len(pair.request.tokens) + len(new) - past
-            for pair, new, past in zip(opened.rows, learned, opened.run.past, strict=True)
-        ]
-        kept = [min(keep, most) for keep, most in zip(kept, room, strict=True)]
-    return learned, kept, form
-
-
-def _arrays(learned: list[list[int]]) -> list[Any]:
-    return [np.array(new, np.int64) for new in learned]
-
-
-def _lists(learned: list[list[int]]) -> list[list[int]] | None:
-    return learned if any(learned) else None
-
-
-def _flat(learned: list[list[int]]) -> tuple[list[int], list[int]]:
-    return [token for new in learned for token in new], [len(new) for new in learned]
-
-
-def _one_a_row(learned: list[list[int]]) -> Any:
-    return np.array([new[0] if new else -1 for new in learned], np.int32)
-
-
-def _wrong(world: World, draw: Draw) -> list[tuple[Any, Callable[[Any], object]]]:
-    """Calls no cache may accept, by the error each must raise."""
-    calls: list[tuple[Any, Callable[[Any], object]]] = [
-        (LengthError, lambda cache: cache.admit([])),
-        (TokenError, lambda cache: cache.admit([0, -1])),
-        (TokenError, lambda cache: cache.admit([0, 2**31])),
-        (UnknownSequence, lambda cache: cache.release("no sequence")),
-        (UnknownSequence, lambda cache: cache.drop(object(), 1)),
-    ]
-    if len(world.live) == world.shape.max_sequences:
-        calls += [(CapacityError, lambda cache: cache.admit([0]))] * 3
-    if world.released:
-        stale = _pick(draw, world.released)
-        calls += [
-            (StaleSequence, lambda cache: cache.release(stale)),
-            (StaleSequence, lambda cache: cache.truncate(stale, 0)),
-            (StaleSequence, lambda cache: cache.batch([stale])),
-            (StaleSequence, lambda cache: cache.fits([(stale, 1)])),
-        ]
-    if world.live:
-        handle = _pick(draw, world.live).handle
-        calls += [
-            (DuplicateSequence, lambda cache: cache.batch([handle, handle])),
-            (DuplicateSequence, lambda cache: cache.admit([1], id=handle.id)),
-            (LengthError, lambda cache: cache.drop(handle, -1)),
-        ]
-    if world.opened:
-        step, rows = world.opened[0].step, len(world.opened[0].rows)
-        calls += [
-            (LengthError, lambda cache: cache.commit(step, [[]] * (rows + 1))),
-            (LengthError, lambda cache: cache.commit(step, kept=step.counts + 1)),
-            (TokenError, lambda cache: cache.commit(step, [[-1]] * rows)),
-            (StepError, lambda cache: cache.extend([world.opened[0].rows[0].handle], 1)),
-        ]
-    return calls
+    return tokens[-40:] if len(tokens) > 40 else tokens

@@ -1,411 +1,457 @@
-"""A cache, a reference and a model store driven side by side, compared after every verb.
+"""A cache, a model store and plain lists side by side: every verb, and what must hold after it.
 
-Every verb here takes plain arguments, asks the reference what must happen, does it to the cache and
-compares: results, errors with their fields, statistics, each sequence's numbers, page tables and
-the contents read through them. A verb that raises must leave the cache's snapshot as it was.
-To test an own cache with the same verbs, subclass and override `make_cache`.
+Only the public interface of the cache is used, but for `World.writable` and `World.frozen`, which
+an engine author may override for a cache of their own together with `World.make_cache`.
 """
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 
+from octavo.batch import Batch
 from octavo.cache import Cache
+from octavo.committing import Committed
 from octavo.errors import OctavoError, OutOfPages
-from octavo.planning import Plan
+from octavo.identity import Extra, Identity, read_extras
+from octavo.reports import Pin
 from octavo.sequences import Sequence
-from octavo.table import Step, slot_mapping
-from octavo.testing.observing import Snapshot, snapshot
-from octavo.testing.reference import Pass, Reference, Request
-from octavo.testing.store import ModelStore
+from octavo.table import Step
+from octavo.testing.freezing import Frozen, freeze
+from octavo.testing.router import Router
+from octavo.testing.shapes import Shape
+from octavo.testing.store import ModelStore, Text
 
-HISTORY = 8
-
-
-class Shape(NamedTuple):
-    """Sizes of a world.
-
-    Attributes:
-        num_pages: physical pages, the null page included.
-        page_size: tokens a page holds.
-        max_sequences: sequences admitted at once.
-        prefix: whether computed pages are kept for reuse.
-        max_length: longest sequence in tokens; None: the plan's.
-    """
-
-    num_pages: int
-    page_size: int
-    max_sequences: int
-    prefix: bool = True
-    max_length: int | None = None
-
-
-SHAPES = (
-    Shape(2, 1, 2),
-    Shape(9, 4, 3),
-    Shape(13, 2, 4),
-    Shape(24, 4, 6),
-    Shape(24, 4, 6, prefix=False),
-    Shape(33, 1, 5, max_length=20),
-    Shape(40, 3, 8),
-    Shape(9, 16, 4),
-)
-"""Small enough that pages run out, are shared and are evicted all the time."""
+HISTORY = 6
+_T = TypeVar("_T")
 
 
 @dataclass(eq=False)
-class Pair:
-    """One sequence as both sides know it.
+class Row:
+    """One admitted sequence.
 
     Attributes:
-        handle: the cache's.
-        request: the reference's.
-        pages: its page table as far as a step has shown it.
+        text: what it knows.
+        drafts: ids beyond, that open steps assume.
     """
 
     handle: Sequence
-    request: Request
-    pages: list[int] = field(default_factory=list)
+    text: Text
+    identity: Identity
+    guaranteed: bool = False
+    drafts: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Opened:
-    """One open step as both sides know it.
+    """One open step.
 
     Attributes:
-        rows: the pairs, in the step's order.
-        contexts: token ids of each row's positions 0 .. context - 1, drafts included.
+        ids: of each row's positions 0 .. context - 1, drafts included.
+        gone: rows that were preempted or released since.
     """
 
     step: Step
-    run: Pass
-    rows: tuple[Pair, ...]
-    contexts: list[list[int]]
-
-    def drafts(self, row: int) -> list[int]:
-        """Token ids of this row's positions beyond what was known when it began."""
-        return self.contexts[row][len(self.rows[row].request.tokens) :]
+    rows: tuple[Row, ...]
+    ids: list[list[int]]
+    gone: set[Row] = field(default_factory=set)
 
 
 class World:
-    """The two sides and their comparison.
+    """One cache under test.
 
     Attributes:
-        depth: steps that may be open at once.
-        deep_every: of that many snapshots one is deep; the others compare what can be read.
-        live: pairs admitted and not released, oldest first.
-        released: stale handles.
+        freeze_every: of that many verbs that may raise one is compared by all its state.
+        live: rows admitted and not released, oldest first.
         opened: open steps, oldest first.
-        histories: token ids of the latest prompts and sequences, to draw shared prefixes from.
-        refusal: the error both sides raised last.
+        batches: handles of rows that step together.
+        histories: ids of the latest prompts and sequences, to draw shared prefixes from.
+        counts: how often verbs were called, errors were raised and paths taken.
+        ran_out: whether the last verb that could raise found too few pages.
     """
 
-    depth = 1
+    freeze_every = 31
 
-    def __init__(self, shape: Shape, *, deep_every: int = 1) -> None:
-        self.shape, self.deep_every = shape, deep_every
+    def __init__(self, shape: Shape) -> None:
+        self.shape, self.counts = shape, Counter[str]()
+        self.router = Router(shape) if shape.listens else None
         self.cache = self.make_cache(shape)
-        self.reference = Reference(
-            shape.num_pages - 1,
-            shape.page_size,
-            shape.max_sequences,
-            self.cache.max_length,
-            prefix=shape.prefix,
-        )
-        self.store = ModelStore(shape.page_size)
-        self.live: list[Pair] = []
+        self.store = ModelStore(shape, self.writable)
+        self.live: list[Row] = []
         self.released: list[Sequence] = []
         self.opened: list[Opened] = []
+        self.batches: list[Batch] = [self.cache.batch()]
+        self.pins: list[Pin] = []
         self.histories: list[list[int]] = []
-        self.refusal: OctavoError | None = None
-        self.prompt_tokens = self.cached_tokens = self._snapshots = 0
+        self.totals = {"prompt_tokens": 0, "cached_tokens": 0, "preemptions": 0}
+        self._mirrors: dict[Batch, dict[str, dict[tuple[int, int], int]]] = {}
+        self._digest, self._attempts, self.ran_out = hashlib.sha256(), 0, False
+
+    # -- what an own cache overrides -----------------------------------------------------------
 
     def make_cache(self, shape: Shape) -> Cache:
         """The cache under test."""
-        plan = Plan.from_pages(shape.num_pages, shape.page_size)
-        return Cache(
-            plan,
-            max_sequences=shape.max_sequences,
-            max_length=shape.max_length,
-            prefix=shape.prefix,
-        )
+        return Cache(shape.plan(), on_event=self.router, **shape.options)
 
-    # -- verbs ---------------------------------------------------------------------------------
+    def writable(self, group: str, page: int) -> bool:
+        """Whether a page may be written: one holder, not published."""
+        refs, published = self.cache._ledger.pool.state(self.cache._ledger.names.index(group))
+        return bool(refs[page] == 1 and not published[page])
+
+    def frozen(self) -> Frozen:
+        """All state of the cache, to be compared; what lost handles held is taken back first."""
+        self.cache.check()
+        return freeze(self.cache)
+
+    # -- admitting and ending ------------------------------------------------------------------
 
     def admit(
         self,
         tokens: list[int],
         *,
-        limit: int | None = None,
-        id: object = None,
-        reuse: bool = True,
-        guarantee: bool = False,
-    ) -> Pair | None:
-        """Both sides admit; None where both refuse."""
-        self._remember(tokens)
-        both = self._both(
-            lambda: self.reference.admit(tokens, limit, id, reuse=reuse, guarantee=guarantee),
-            lambda: self.cache.admit(tokens, limit=limit, id=id, reuse=reuse, guarantee=guarantee),
-        )
-        if both is None:
+        extra: Items[Extra] = (),
+        allowed: tuple[type[OctavoError], ...] = (OutOfPages,),
+        **options: Any,
+    ) -> Row | None:
+        """Look first, then admit; None where it is refused."""
+        identity, match = read_extras(extra), self.peek(tokens, extra)
+        handle = self.attempt(lambda: self.cache.admit(tokens, extra=extra, **options), *allowed)
+        if handle is None:
             return None
-        request, handle = both
-        request.id = handle.id
-        self.live.append(Pair(handle, request))
-        self.prompt_tokens += len(tokens)
-        self.cached_tokens += handle.cached
-        return self.live[-1]
+        row = Row(handle, Text(tokens, identity.root, identity.media), identity)
+        if not any(other.guaranteed for other in self.live) and not options.get("guarantee"):
+            assert handle.cached == (match if options.get("reuse", True) else 0)
+        assert handle.cached <= match
+        row.guaranteed = bool(options.get("guarantee"))
+        self.live.append(row)
+        self.remember(tokens)
+        self.totals["prompt_tokens"] += len(tokens)
+        self.totals["cached_tokens"] += handle.cached
+        self._note("admit", handle.cached)
+        self.counts["hits"] += handle.cached > 0
+        return row
+
+    def peek(self, tokens: list[int], extra: Items[Extra] = ()) -> int:
+        """What is found, compared with what the events say."""
+        match = self.cache.peek(tokens, extra=extra)
+        why = self.cache.explain_match(tokens, extra=extra)
+        assert (match.tokens, match.by_group) == (why.tokens, why.by_group)
+        assert match.tokens <= min(match.by_group.values())
+        if self.router is not None:
+            found, alone = self.router.predict(tokens, read_extras(extra))
+            assert not alone or found == match.tokens, "events tell of another hit"
+            assert alone.items() <= match.by_group.items(), "events tell of other groups' hits"
+        return match.tokens
+
+    def release(self, row: Row) -> None:
+        """End a row."""
+        self.remember(row.text.tokens)
+        self.cache.release(row.handle)
+        self.live.remove(row)
+        self._leave_steps(row)
+        self.released = [*self.released, row.handle][-4:]
+        self._note("release")
+
+    def forget(self, row: Row) -> None:
+        """Drop the handle of a row that is in no step and no batch: its pages must come back."""
+        self.live.remove(row)
+        for opened in self.opened:
+            assert row not in opened.rows
+        self._note("forget")
+
+    def pin(self, tokens: list[int]) -> None:
+        """Hold a prefix."""
+        pin = self.attempt(lambda: self.cache.pin(tokens), OutOfPages)
+        if pin is not None:
+            self.pins.append(pin)
+            self._note("pin", pin.tokens)
+
+    def reset(self) -> None:
+        """Forget all prefixes, where nothing is held."""
+        self.cache.reset()
+        self._note("reset")
+
+    # -- stepping ------------------------------------------------------------------------------
 
     def extend(
         self,
-        rows: list[Pair],
+        rows: list[Row],
         counts: list[int],
+        allowed: tuple[type[OctavoError], ...] = (),
         *,
+        batch: Batch | None = None,
         ahead: int = 0,
-        drafts: list[list[int]] | None = None,
+        draft: Callable[[], int] = lambda: 0,
     ) -> Opened | None:
-        """Both sides extend, then the model runs; None where both refuse.
+        """A step, run on the store; None where it is refused, which a guaranteed row never is.
 
         Args:
-            drafts: ids for positions beyond the known tokens, at least ``ahead`` a row.
+            batch: whose rows these are; None: they are given as a list.
+            draft: the next id beyond the known ones.
         """
         need = self._need(rows, counts, ahead)
-        both = self._both(
-            lambda: self.reference.extend([pair.request for pair in rows], counts, ahead),
-            lambda: self.cache.extend([pair.handle for pair in rows], counts, ahead=ahead),
+        what = self.stepped(rows, batch)
+        count = counts[0] if len(set(counts)) == 1 else counts
+        step = self.attempt(
+            lambda: self.cache.extend(what, count, ahead=ahead), OutOfPages, *allowed
         )
-        if both is None:
-            promised = all(pair.request.promised for pair in rows)
-            assert not (promised and isinstance(self.refusal, OutOfPages)), "guarantee not kept"
+        if step is None:
+            assert not self.ran_out or not all(row.guaranteed for row in rows), "not as promised"
             return None
-        run, step = both
-        assert need in (None, sum(_pages_taken(step, rows, self.shape.page_size)))
-        contexts = [
-            (pair.request.tokens + (drafts[row] if drafts else []))[: int(step.context[row])]
-            for row, pair in enumerate(rows)
-        ]
-        opened = Opened(step, run, tuple(rows), contexts)
-        self._check_step(opened)
-        self.store.run(step, contexts)
+        self._check_need(step, need)
+        opened = Opened(step, tuple(rows), self._ids(step, rows, draft))
+        self.store.run(step, self._contents(opened), [row.identity.cross for row in rows])
         self.opened.append(opened)
+        if batch is not None and what is batch:
+            self._follow(batch, step)
+        self.counts["fast extends" if step._cursor is not None else "slow extends"] += 1
+        self._note("extend", *_step_arrays(step))
         return opened
+
+    def stepped(self, rows: list[Row], batch: Batch | None) -> Batch | list[Sequence]:
+        """How rows are given to the cache."""
+        return [row.handle for row in rows] if batch is None else batch
 
     def commit(
         self,
-        opened: Opened,
         learned: list[list[int]],
         kept: list[int],
         form: Callable[[list[list[int]]], Any] = lambda learned: learned,
-    ) -> bool:
-        """Both sides commit; False where both refuse.
-
-        Args:
-            form: turns ``learned`` into one of the forms `Cache.commit` takes.
-        """
-        tokens = form(learned)
-        cut = None if kept == list(opened.run.counts) else kept
-        before = self.cache.stats()
-        both = self._both(
-            lambda: self.reference.commit(opened.run, learned, kept),
-            lambda: self.cache.commit(opened.step, tokens, kept=cut),
+        allowed: tuple[type[OctavoError], ...] = (),
+    ) -> Committed | None:
+        """Commit the oldest step; None where it is refused."""
+        opened = self.opened[0]
+        cut = None if kept == opened.step.counts.tolist() else kept
+        done = self.attempt(
+            lambda: self.cache.commit(opened.step, form(learned), kept=cut), *allowed
         )
-        if both is None:
-            return False
-        self.opened.remove(opened)
-        for entry in both[1].repointed:
-            pair = next(pair for pair in self.live if pair.handle is entry.sequence)
-            assert pair.pages[entry.column] == entry.old
-            pair.pages[entry.column] = entry.new
-        assert self.cache.stats().evicted == before.evicted
-        for pair in opened.rows:
-            self._remember(pair.request.tokens)
-        return True
+        if done is None:
+            return None
+        self.opened.pop(0)
+        later = {row for other in self.opened for row in other.rows}
+        for row, new in zip(opened.rows, learned, strict=True):
+            if row in opened.gone:
+                continue
+            row.text.add(new)
+            row.drafts = row.drafts[len(new) :] if row in later else []
+        self._check_repointed(done)
+        self.counts["repointed"] += len(done.repointed)
+        self.counts["dropped"] += done.dropped
+        moved = [(entry.group, entry.column, entry.old, entry.new) for entry in done.repointed]
+        self._note("commit", done.published, done.dropped, moved)
+        return done
 
-    def abort(self, opened: Opened) -> None:
-        """Both sides abort."""
-        self._both(lambda: self.reference.abort(opened.run), lambda: self.cache.abort(opened.step))
-        self.opened.remove(opened)
+    def abort(self) -> None:
+        """Undo the newest step."""
+        opened = self.opened.pop()
+        self.cache.abort(opened.step)
+        for row in opened.rows:
+            if not any(row in other.rows for other in self.opened):
+                row.drafts = []
+        self._note("abort")
 
-    def truncate(self, pair: Pair, length: int, *, exclusive: bool = False) -> None:
-        """Both sides truncate; the positions still computed are compared."""
-        both = self._both(
-            lambda: self.reference.truncate(pair.request, length, exclusive=exclusive),
-            lambda: self.cache.truncate(pair.handle, length, exclusive=exclusive),
+    # -- going back, sharing, making room ------------------------------------------------------
+
+    def truncate(
+        self, row: Row, length: int, *allowed: type[OctavoError], exclusive: bool = False
+    ) -> None:
+        """Forget ids from ``length`` on."""
+        computed = row.handle.computed
+        reached = self.attempt(
+            lambda: self.cache.truncate(row.handle, length, exclusive=exclusive), *allowed
         )
-        assert both is None or both[0] == both[1]
+        if reached is None:
+            return
+        assert reached == row.handle.computed <= min(length, computed)
+        if not self.shape.of_form("state"):
+            assert reached == min(length, computed)
+        row.text.cut(length)
+        row.drafts = []
+        self._note("truncate", reached)
 
-    def drop(self, pair: Pair, count: int) -> None:
-        """Both sides drop ``count`` tokens; the positions still computed are compared."""
-        length = max(0, len(pair.request.tokens) - count)
-        both = self._both(
-            lambda: self.reference.truncate(pair.request, length, exclusive=False),
-            lambda: self.cache.drop(pair.handle, count),
-        )
-        assert both is None or both[0] == both[1]
+    def fork(self, row: Row, n: int, *allowed: type[OctavoError]) -> None:
+        """Further rows that share what ``row`` has."""
+        children = self.attempt(lambda: self.cache.fork(row.handle, n), *allowed)
+        for child in children or ():
+            assert child.computed == row.handle.computed
+            self.live.append(Row(child, row.text.copy(), row.identity))
+        self._note("fork", n)
 
-    def release(self, pair: Pair) -> None:
-        """Both sides release."""
-        self._remember(pair.request.tokens)
-        self._both(
-            lambda: self.reference.release(pair.request),
-            lambda: self.cache.release(pair.handle),
-        )
-        self.live.remove(pair)
-        self.released.append(pair.handle)
+    def preempt(self, row: Row) -> None:
+        """Take a row's pages away."""
+        self.cache.preempt(row.handle)
+        row.drafts = []
+        self._leave_steps(row)
+        self.totals["preemptions"] += 1
+        self._note("preempt")
 
-    def reset(self) -> None:
-        """Both sides reset, or refuse to."""
-        self._both(self.reference.reset, self.cache.reset)
+    def resume(self, row: Row) -> None:
+        """Let it go on; what it finds is no hit of a prompt."""
+        reached = self.attempt(lambda: self.cache.resume(row.handle), OutOfPages)
+        if reached is not None:
+            assert reached == row.handle.computed <= max(0, len(row.text) - 1)
+            self._note("resume", reached)
 
-    def refuse(self, error: type[OctavoError], verb: Callable[[Cache], object]) -> None:
-        """``verb`` must raise exactly ``error`` and change nothing."""
-        self._must_raise(error, None, lambda: verb(self.cache))
-
-    # -- looking -------------------------------------------------------------------------------
-
-    def peek(self, tokens: list[int]) -> None:
-        """What both sides find of ``tokens``."""
-        found = self.cache.peek(tokens)
-        reused = len(self.reference.match(tokens)) * self.shape.page_size
-
-        assert (reused, self.reference.pending(tokens)) == (found.tokens, found.pending)
-
-    def fits(self, asked: list[tuple[Pair | list[int], int]]) -> bool:
-        """Whether all of ``asked`` can run to their limits at once, as both sides see it."""
-        fit = self.cache.fits(
-            [(item.handle if isinstance(item, Pair) else item, limit) for item, limit in asked]
-        )
-        short = self.reference.short(
-            [(item.request if isinstance(item, Pair) else item, limit) for item, limit in asked]
-        )
-
-        assert (short, short == 0) == (sum(fit.short.values()), bool(fit))
-        return short == 0
-
-    def snapshot(self, *, deep: bool = True) -> Snapshot:
-        """Everything observable of the cache, or with ``deep`` False what can be read of it."""
-        return snapshot(
-            self.cache,
-            [pair.handle for pair in self.live],
-            steps=[opened.step for opened in self.opened],
-            prompts=self.histories,
-            deep=deep,
-        )
+    # -- laws ----------------------------------------------------------------------------------
 
     def check(self) -> None:
         """All that must hold between two verbs. O(pages + tokens)."""
         self.cache.check()
-        self._check_stats()
-        for pair in self.live:
-            _check_numbers(pair)
-            self._check_contents(pair)
-
-    # -- comparison ----------------------------------------------------------------------------
-
-    def _both(
-        self, expected: Callable[[], Any], actual: Callable[[], Any]
-    ) -> tuple[Any, Any] | None:
-        """Results of both sides, or None where both raised alike and nothing changed."""
-        try:
-            result = expected()
-        except OctavoError as error:
-            self.refusal = error
-            fields = vars(error) if isinstance(error, OutOfPages) else None
-            self._must_raise(type(error), fields, actual)
-            return None
-        return result, actual()
-
-    def _must_raise(
-        self, kind: type[OctavoError], fields: dict[str, Any] | None, verb: Callable[[], Any]
-    ) -> None:
-        self._snapshots += 1
-        deep = self._snapshots % self.deep_every == 0
-        before = self.snapshot(deep=deep)
-        try:
-            result = verb()
-        except OctavoError as error:
-            raised = error
-        else:
-            raise AssertionError(f"{kind.__name__} was expected, {result!r} came")
-        assert kind is type(raised), f"{kind.__name__} was expected, {raised!r} came"
-        assert fields in (None, vars(raised))
-        assert before == self.snapshot(deep=deep), f"{kind.__name__} left something changed"
-
-    def _need(self, rows: list[Pair], counts: list[int], ahead: int) -> int | None:
-        """What `Cache.need` announces; it knows no ``ahead`` and no limits."""
-        if ahead or not any(counts):
-            return None
-        return sum(self.cache.need([pair.handle for pair in rows], counts).values())
-
-    def _check_step(self, opened: Opened) -> None:
-        """Shapes, known ids and addresses of a new step; extends the tables seen so far."""
-        step, size = opened.step, self.shape.page_size
-        view = step.group()
-        foreign = {page for pair in self.live if pair not in opened.rows for page in pair.pages}
-        for row, pair in enumerate(opened.rows):
-            start, past = int(step.query_start[row]), int(step.past[row])
-            count, context = int(step.counts[row]), int(step.context[row])
-            pages = view.table[row, : -(-context // size)].tolist()
-            slots = view.slots[start : start + count].tolist()
-            ids = (pair.request.tokens + [0] * count)[past:context]
-
-            assert (pair.request.computed, pair.request.scheduled) == (past, context)
-            assert pair.pages == pages[: len(pair.pages)]
-            assert slot_mapping(pages, size, past, context).tolist() == slots
-            assert [p * size + i for p in pages for i in range(size)][past:context] == slots
-            assert list(range(past, context)) == step.positions[start : start + count].tolist()
-            assert ids == step.input_ids[start : start + count].tolist()
-            assert (count > 0 and context >= len(pair.request.tokens)) == step.wants_token[row]
-            assert (start + count - 1 if count else -1) == step.last[row]
-            assert foreign.isdisjoint(slot // size for slot in slots)
-            pair.pages = pages
-        assert np.unique(view.slots).size == view.slots.size == int(step.counts.sum())
-
-    def _check_stats(self) -> None:
-        stats, model = self.cache.stats(), self.reference
-        expected = (
-            model.usable,
-            model.live,
-            len(model.idle),
-            model.free,
-            model.peak,
-            len(model.requests),
-            self.prompt_tokens,
-            self.cached_tokens,
-            model.evicted,
-        )
-
-        assert expected == tuple(stats)
+        stats = self.cache.stats()
         assert stats.live + stats.evictable + stats.free == stats.pages
-        assert {"full": model.available} == self.cache.available()
-        assert model.available >= 0, "more is guaranteed than there is"
+        assert stats.sequences == len(self.live)
+        assert stats.live <= stats.peak_live <= stats.pages
+        assert self.totals == {name: getattr(stats, name) for name in self.totals}
+        if sum(self.counts.values()) % 8 == 0:
+            assert all(count >= 0 for count in self.cache.available().values())
+        for row in self.live:
+            handle = row.handle
+            assert handle.length == len(row.text) <= handle.limit
+            assert handle.tokens().tolist() == row.text.tokens
 
-    def _check_contents(self, pair: Pair) -> None:
-        """Every computed position that a step has shown holds what the tokens wrote."""
-        size, request = self.shape.page_size, pair.request
-        del pair.pages[-(-request.scheduled // size) :]
-        known = min(request.computed, len(pair.pages) * size)
-        self.store.check("full", pair.pages, request.tokens[:known])
+    def finish(self) -> None:
+        """Release everything: not a page may be missing, and no node of the index left."""
+        while self.opened:
+            self.abort()
+        for row in list(self.live):
+            self.release(row)
+        for pin in self.pins:
+            pin.release()
+        self.pins = []
+        self.check()
+        assert self.cache.stats().live == 0
+        self.cache.reset()
+        self.check()
+        stats = self.cache.stats()
+        assert stats.free == stats.pages
 
-    def _remember(self, tokens: list[int]) -> None:
+    def attempt(self, verb: Callable[[], _T], *allowed: type[OctavoError]) -> _T | None:
+        """What ``verb`` returns, or None where it raises one of ``allowed`` and changes nothing."""
+        self._attempts += 1
+        compared = self._attempts % self.freeze_every == 0
+        before = self.frozen() if compared else None
+        self.ran_out = False
+        try:
+            return verb()
+        except OctavoError as error:
+            kind, said = type(error), repr(error)  # the error itself would keep handles alive
+        assert issubclass(kind, allowed), f"unexpected {said}"
+        assert not compared or before == self.frozen(), f"{said} left something changed"
+        self.ran_out = issubclass(kind, OutOfPages)
+        self._note(kind.__name__)
+        return None
+
+    def refuse(self, kind: type[OctavoError], verb: Callable[[Cache], object]) -> None:
+        """``verb`` must raise exactly ``kind`` and change nothing at all."""
+        before = self.frozen()
+        try:
+            raised, said = None, repr(verb(self.cache))
+        except OctavoError as error:
+            raised, said = type(error), repr(error)
+        assert raised is kind, f"{kind.__name__} was expected, {said} came"
+        assert before == self.frozen(), f"{kind.__name__} left something changed"
+        self.counts["refused"] += 1
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over every result and every array of every step so far."""
+        return self._digest.hexdigest()
+
+    def remember(self, tokens: list[int]) -> None:
+        """Keep ids to draw prompts from."""
         if tokens and tokens not in self.histories:
             self.histories = [*self.histories, list(tokens)][-HISTORY:]
 
+    def batched(self, batch: Batch) -> list[Row]:
+        """The rows of a batch, those released left out."""
+        rows = {row.handle: row for row in self.live}
+        return [rows[handle] for handle in batch if handle in rows]
 
-def _pages_taken(step: Step, rows: list[Pair], page_size: int) -> list[int]:
-    """Pages each row of a fresh step has beyond those of its past."""
-    return [
-        -(-int(step.context[row]) // page_size) - -(-int(step.past[row]) // page_size)
-        for row in range(len(rows))
+    # -- inside --------------------------------------------------------------------------------
+
+    def _leave_steps(self, row: Row) -> None:
+        for opened in self.opened:
+            if row in opened.rows:
+                opened.gone.add(row)
+
+    def _ids(self, step: Step, rows: list[Row], draft: Callable[[], int]) -> list[list[int]]:
+        found = []
+        for row, context in zip(rows, step.context.tolist(), strict=True):
+            while len(row.text) + len(row.drafts) < context:
+                row.drafts.append(draft())
+            found.append((row.text.tokens + row.drafts)[:context])
+        starts, ids = step.query_start.tolist(), step.input_ids.tolist()
+        for at, (row, past) in enumerate(zip(rows, step.past.tolist(), strict=True)):
+            known = row.text.tokens[past : past + int(step.counts[at])]
+            assert known == ids[starts[at] : starts[at] + len(known)]
+            assert not any(ids[starts[at] + len(known) : starts[at + 1]])
+        return found
+
+    def _contents(self, opened: Opened) -> list[list[int]]:
+        contents = []
+        for row, ids in zip(opened.rows, opened.ids, strict=True):
+            known = len(row.text)
+            if len(ids) <= known:
+                contents.append(row.text.contents)
+                continue
+            text = row.text.copy()
+            text.add(ids[known:])
+            contents.append(text.contents)
+        return contents
+
+    def _need(self, rows: list[Row], counts: list[int], ahead: int) -> dict[str, int] | None:
+        """What `Cache.need` announces; it knows no limits and drafts."""
+        within = all(
+            r.handle.scheduled + n <= r.handle.limit for r, n in zip(rows, counts, strict=True)
+        )
+        if ahead or not any(counts) or not within or any(row.handle.preempted for row in rows):
+            return None
+        return self.cache.need([row.handle for row in rows], counts)
+
+    def _check_need(self, step: Step, need: dict[str, int] | None) -> None:
+        snapshots = {name: pair.target.size for name, pair in step.snapshots.items()}
+        for name, count in (need or {}).items():
+            taken = step.fresh[name].size if name in step.fresh else 0
+            assert taken - snapshots.get(name, 0) == count, f"need said {count} pages of {name}"
+
+    def _check_repointed(self, done: Committed) -> None:
+        for entry in done.repointed:
+            old = self.store.page(entry.group, entry.old)
+            assert old == self.store.page(entry.group, entry.new), "repointed to another content"
+
+    def _follow(self, batch: Batch, step: Step) -> None:
+        """A mirror that applies every delta has the tables the step has."""
+        mirror = self._mirrors.setdefault(batch, {})
+        for name, (rows, columns, pages) in step.delta.items():
+            places = zip(rows.tolist(), columns.tolist(), strict=True)
+            mirror.setdefault(name, {}).update(zip(places, pages.tolist(), strict=True))
+        for name in self.shape.of_form("tokens"):
+            table, entries = step.group(name).table, mirror.get(name, {})
+            found = np.zeros_like(table)
+            for (row, column), page in entries.items():
+                if row < table.shape[0] and column < table.shape[1]:
+                    found[row, column] = page
+                else:
+                    assert page == 0 or row >= table.shape[0], "a delta beyond the table"
+            assert (found == table).all(), f"deltas of {name} do not give its table"
+
+    def _note(self, *items: object) -> None:
+        self._digest.update(repr(items).encode())
+        self.counts[str(items[0])] += 1
+
+
+def _step_arrays(step: Step) -> list[list[Any]]:
+    """What a step says, tables without what pads them."""
+    arrays = [step.counts, step.input_ids, step.positions, step.past, step.last, step.wants_token]
+    views = [array for name in step.groups for array in step.group(name)]
+    told = [array.tolist() for array in arrays]
+    told += [
+        [entry for entry in array.ravel().tolist() if entry] if array.ndim == 2 else array.tolist()
+        for array in views
     ]
-
-
-def _check_numbers(pair: Pair) -> None:
-    handle, request = pair.handle, pair.request
-    expected = (len(request.tokens), request.scheduled, request.computed, request.cached)
-
-    assert expected == (handle.length, handle.scheduled, handle.computed, handle.cached)
-    assert request.tokens == handle.tokens().tolist()
-    assert request.limit == handle.limit
+    moves = [pair for part in (step.copies, step.snapshots) for pair in part.values()]
+    return told + [side.tolist() for pair in moves for side in pair]

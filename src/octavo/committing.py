@@ -1,0 +1,412 @@
+"""Ending a step: learn token ids, keep what is valid, publish full pages, let windows slide.
+
+Row by row, for any step; `octavo.decoding` has the fast way for batches that decode. Also goes
+back: the cuts that truncate and abort make.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.batch import Batch
+from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
+from octavo.ledger import Ledger
+from octavo.matching import page_keys, shareable_pages
+from octavo.promises import Promises
+from octavo.sequences import Ints, Sequence
+from octavo.table import CrossView, Step
+
+
+class Repointed(NamedTuple):
+    """A table entry moved to an equal page that was published before."""
+
+    sequence: Sequence
+    group: str
+    column: int
+    old: int
+    new: int
+
+
+class Committed(NamedTuple):
+    """What a commit did: pages newly published, entries repointed, pages windows gave back."""
+
+    published: int
+    repointed: tuple[Repointed, ...]
+    dropped: int
+
+
+class Row(NamedTuple):
+    """One row to commit: its new ids and how far it is computed."""
+
+    sequence: Sequence
+    learned: Ints
+    past: int
+    computed: int
+    context: int
+
+
+Stored = Callable[[int, Items[int], Items[int]], None]
+"""Told of a group, nodes and the pages that now hold them."""
+
+
+class Committer:
+    """Ends the steps of one cache.
+
+    Args:
+        ledger: what the cache owns.
+        promises: what it owes.
+        most_snapshots: snapshots a state group may keep; None: as many as fit.
+        on_stored: told of new pages in the index; None: nobody listens.
+        publishes: whether full pages are published at all.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        promises: Promises,
+        most_snapshots: list[int | None],
+        on_stored: Stored | None,
+        *,
+        publishes: bool,
+    ) -> None:
+        self._ledger, self._promises, self.publishes = ledger, promises, publishes
+        self._most_snapshots, self._on_stored = most_snapshots, on_stored
+
+    # -- pages into the index ------------------------------------------------------------------
+
+    def publish_last(self, sequence: Sequence, repointed: list[Repointed] | None) -> int:
+        """Publish the column a single row has just filled, if it can be shared."""
+        computed = sequence.computed
+        count = self._span(sequence, computed) - self._span(sequence, computed - 1)
+        return self._publish(sequence, count, repointed)
+
+    def attach_each(
+        self,
+        sequences: Items[Sequence],
+        group: int,
+        columns: NDArray[np.int64],
+        nodes: list[int],
+        pages: Ints,
+        repointed: list[Repointed] | None,
+    ) -> int:
+        """Attach one page to one node a row; entries for known nodes go to the page they have."""
+        held, count = self._ledger.index.pages(group), 0
+        for at, (node, page) in enumerate(zip(nodes, pages.tolist(), strict=True)):
+            if node not in held:
+                self.attach(group, [node], pages[at : at + 1])
+                count += 1
+            elif repointed is not None:
+                self._repoint(sequences[at], group, int(columns[at]), page, node, repointed)
+        return count
+
+    def attach(self, group: int, nodes: Items[int], pages: Ints) -> None:
+        """Publish ``pages`` as the pages of ``nodes``, which have none. O(pages)."""
+        listed = pages.tolist()
+        self._ledger.index.attach(group, nodes, listed)
+        self._ledger.pool.publish(pages, group)
+        if self._on_stored is not None:
+            self._on_stored(group, nodes, listed)
+
+    def _repoint(
+        self,
+        sequence: Sequence,
+        group: int,
+        column: int,
+        old: int,
+        node: int,
+        repointed: list[Repointed],
+    ) -> None:
+        """Move an entry to the page its node has, unless what is promised needs the own copy.
+
+        The canonical page is held before the own one is given back.
+        """
+        ledger, rows, row = self._ledger, sequence._rows, sequence._row
+        new = ledger.index.pages(group)[node]
+        if not isinstance(new, int) or new == old:
+            return
+        pinned: list[list[int]] = [[] for _ in ledger.groups]
+        pinned[group] = [new]
+        owed = self._promises.owed()
+        if owed is not None and any(ledger.short([0] * len(owed), owed, pinned)):
+            return
+        ledger.pool.retain([new], group)
+        ledger.pool.mark_reused([new], group)
+        rows.tables[group][row, column] = new
+        ledger.pool.release([old], group)
+        if sequence._batch is not None:
+            sequence._batch.note(group, row, column, new)
+        repointed.append(Repointed(sequence, ledger.names[group], column, old, new))
+
+    def slide_all(self, batch: Batch, count: int) -> int:
+        """Give back what no window of any row can see any more."""
+        ledger, rows, dropped = self._ledger, batch.rows, 0
+        positions = np.maximum(rows.computed[:count] - ledger.rollback, 0)
+        moving = np.zeros(count, np.bool_)
+        for group in ledger.sliding:
+            first = ledger.groups[group].lifetime.floors(positions) // ledger.page_size
+            moving |= first > np.maximum(rows.first[group][:count], ledger.sink_columns(group))
+        for row in np.flatnonzero(moving).tolist():
+            dropped += self._slide(batch._sequences[row])
+        return dropped
+
+    def _slide(self, sequence: Sequence) -> int:
+        ledger, rows, row = self._ledger, sequence._rows, sequence._row
+        before = [int(rows.first[group][row]) for group in ledger.sliding]
+        dropped = ledger.slide(rows, row, int(rows.computed[row]) - ledger.rollback)
+        if sequence._batch is not None and dropped:
+            for group, start in zip(ledger.sliding, before, strict=True):
+                columns = np.arange(
+                    max(start, ledger.sink_columns(group)), int(rows.first[group][row])
+                )
+                sequence._batch.note(group, np.full(columns.size, row), columns, columns * 0)
+        return dropped
+
+    # -- any step, row by row ------------------------------------------------------------------
+
+    def check(self, row: Row, *, later: bool) -> None:
+        """Refuse what cannot be committed, before anything is changed."""
+        sequence, known = row.sequence, row.sequence.length + row.learned.size
+        if known > sequence.limit:
+            raise CapacityError("length", known, sequence.limit, f"limit of {sequence.id!r}")
+        if row.computed > known:
+            why = f"sequence {sequence.id!r} would have KV for tokens it does not know"
+            raise LengthError("computed", row.computed, 0, known, why)
+        if row.computed < row.context and later:
+            raise StepError(f"a later step of {sequence.id!r} is open: all its positions stay")
+        if row.computed < row.context:
+            self.reachable(sequence, row.computed)
+
+    def commit_rows(self, rows: list[Row], step: Step, later: set[Sequence]) -> Committed:
+        """Commit checked rows; ``later``: sequences with a further step open."""
+        published, repointed, dropped = 0, list[Repointed](), 0
+        for row in rows:
+            sequence, numbers = row.sequence, row.sequence._rows
+            sequence._sync()
+            sequence._store(row.learned)
+            numbers.known[sequence._row] += row.learned.size
+            if row.context > row.past:
+                before = self._span(sequence, int(numbers.computed[sequence._row]))
+                self._keep(row, later)
+                new = self._span(sequence, int(numbers.computed[sequence._row])) - before
+                if new > 0:
+                    pairs = None if sequence in later else repointed
+                    published += self._publish(sequence, new, pairs)
+                dropped += self._slide(sequence) if self._ledger.sliding else 0
+            sequence._sync_tail()
+        if step._kept_states:
+            self._keep_states(step, {row.sequence: row for row in rows})
+        if self._ledger.cross_groups:
+            self._publish_cross(step, {row.sequence for row in rows})
+        return Committed(published, tuple(repointed), dropped)
+
+    def _keep(self, row: Row, later: set[Sequence]) -> None:
+        """Count what the row computed, as far as it is kept and its state is there."""
+        sequence, numbers = row.sequence, row.sequence._rows
+        lost = bool(self._ledger.state_groups) and row.computed < numbers.floor[sequence._row]
+        if row.computed < row.context or (lost and sequence not in later):
+            self.settle(sequence, row.computed)
+        else:
+            numbers.computed[sequence._row] = row.computed
+
+    def _span(self, sequence: Sequence, computed: int) -> int:
+        """Columns of ``sequence`` that stand in the prefix index. O(media)."""
+        if not self.publishes or sequence._private:
+            return 0
+        return shareable_pages(sequence._identity, computed, self._ledger.page_size)
+
+    def _publish(self, sequence: Sequence, count: int, repointed: list[Repointed] | None) -> int:
+        """Publish the last ``count`` full columns; returns how many pages are new to the index.
+
+        Args:
+            repointed: where to enter columns that move to a page published before; None: they keep
+                their own.
+        """
+        ledger, rows, row = self._ledger, sequence._rows, sequence._row
+        stop = self._span(sequence, int(rows.computed[row]))
+        first = stop - count
+        if count <= 0:
+            return 0
+        keys = page_keys(sequence._known(), sequence._identity, ledger.page_size, first, stop)
+        chain = ledger.index.enter(rows.tip[row], keys)
+        rows.tip[row] = chain.nodes[-1]
+        published = 0
+        for group in ledger.token_groups:
+            held = ledger.index.pages(group)
+            pages = rows.tables[group][row, first:stop].copy()
+            for at, node in enumerate(chain.nodes[: chain.known]):
+                if node not in held:
+                    self.attach(group, [node], pages[at : at + 1])
+                    published += 1
+                elif repointed is not None:
+                    self._repoint(sequence, group, first + at, int(pages[at]), node, repointed)
+            if chain.known < count:
+                self.attach(group, chain.nodes[chain.known :], pages[chain.known :])
+                published += count - chain.known
+        return published
+
+    def _keep_states(self, step: Step, rows: dict[Sequence, Row]) -> None:
+        """Publish the states copied after this step where their boundary was reached."""
+        ledger = self._ledger
+        for sequence, group, pages, end in step._kept_states:
+            row = rows.get(sequence)
+            reached = row is not None and sequence.computed == end
+            if reached and self._span(sequence, end) * ledger.page_size == end:
+                self._keep_state(sequence, group, pages)
+            ledger.pool.release(pages, group)
+        step._kept_states = []
+
+    def _keep_state(self, sequence: Sequence, group: int, pages: tuple[int, ...]) -> None:
+        tip = sequence._rows.tip[sequence._row]
+        if self._ledger.keep_state(group, tip, pages, self._most_snapshots[group]):
+            sequence._stops.discard(int(sequence._rows.computed[sequence._row]))
+            if self._on_stored is not None:
+                self._on_stored(group, [tip], [pages[0]])
+
+    def _publish_cross(self, step: Step, rows: set[Sequence]) -> None:
+        """Cross inputs written by this step can be shared from now on."""
+        ledger = self._ledger
+        for group in ledger.cross_groups:
+            view = step.groups[ledger.names[group]]
+            assert isinstance(view, CrossView)
+            for sequence, written in zip(step.sequences, view.fresh.tolist(), strict=True):
+                if not written or sequence not in rows or not self.publishes:
+                    continue
+                key = sequence._cross
+                pages = sequence._rows.held(sequence._row, group)
+                if key is not None and key not in ledger.cross[group]:
+                    ledger.enter_cross(group, key, pages)
+
+    # -- going back ----------------------------------------------------------------------------
+
+    def reachable(self, sequence: Sequence, computed: int) -> int:
+        """Where a cut to ``computed`` positions comes to, given what windows and states keep.
+
+        Raises:
+            RollbackUnsupported: a window dropped what a query there must see.
+
+        Cost: O(pages) where a state has to be found, else O(groups).
+        """
+        ledger, rows, row = self._ledger, sequence._rows, sequence._row
+        if ledger.state_groups and computed < rows.floor[row]:
+            return self._state_boundary(sequence, computed)
+        self._check_windows(sequence, computed)
+        return computed
+
+    def _check_windows(self, sequence: Sequence, computed: int) -> None:
+        ledger, rows, row = self._ledger, sequence._rows, sequence._row
+        for group in ledger.sliding:
+            _, first = ledger.kept_columns(group, computed)
+            dropped = int(rows.first[group][row])
+            if first < dropped and ledger.sink_columns(group) < dropped:
+                floor = dropped * ledger.page_size
+                kept_from = ledger.groups[group].lifetime.first_after(floor)
+                raise RollbackUnsupported(ledger.names[group], kept_from)
+
+    def _state_boundary(self, sequence: Sequence, computed: int) -> int:
+        """Longest boundary up to ``computed`` with a snapshot and all its window pages, or 0."""
+        ledger, rows, row = self._ledger, sequence._rows, sequence._row
+        span = self._span(sequence, int(rows.computed[row]))
+        columns = min(span, computed // ledger.page_size)
+        node = ledger.index.ancestor(rows.tip[row], span - columns) if columns else 0
+        while columns:
+            has = all(node in ledger.index.pages(g) for g in ledger.state_groups)
+            if has and self._windows_reach(sequence, columns * ledger.page_size):
+                return columns * ledger.page_size
+            node, columns = ledger.index.ancestor(node, 1), columns - 1
+        return 0
+
+    def _windows_reach(self, sequence: Sequence, computed: int) -> bool:
+        try:
+            self._check_windows(sequence, computed)
+        except RollbackUnsupported:
+            return False
+        return True
+
+    def settle(self, sequence: Sequence, computed: int) -> int:
+        """Let ``computed`` positions, or what is `reachable`, be computed and scheduled.
+
+        Gives back the pages beyond. O(pages given back).
+        """
+        ledger, rows, row = self._ledger, sequence._rows, sequence._row
+        reached = self.reachable(sequence, computed)
+        before = self._span(sequence, int(rows.computed[row]))
+        after = self._span(sequence, reached)
+        if after < before:
+            tip = rows.tip[row]
+            rows.tip[row] = ledger.index.ancestor(tip, before - after)
+            ledger.index.hold(rows.tip[row])
+            ledger.index.unhold(tip)
+        if reached < rows.floor[row] and ledger.state_groups:
+            self._fetch(sequence, reached)
+        rows.computed[row] = rows.scheduled[row] = reached
+        for group in ledger.token_groups:
+            self._cut(sequence, group, ledger.columns(reached))
+            rows.first[group][row] = min(int(rows.first[group][row]), ledger.columns(reached))
+        if reached % ledger.page_size:
+            rows.special[row] = True
+        sequence._leave_run()
+        return reached
+
+    def _cut(self, sequence: Sequence, group: int, keep: int) -> None:
+        rows, row = sequence._rows, sequence._row
+        columns = keep + rows.tables[group][row, keep:].nonzero()[0]
+        self._ledger.cut(rows, row, group, keep)
+        if sequence._batch is not None and columns.size:
+            sequence._batch.note(group, np.full(columns.size, row), columns, columns * 0)
+
+    def _fetch(self, sequence: Sequence, boundary: int) -> None:
+        """Hold the snapshot at ``boundary``, to be copied before the next forward pass."""
+        ledger, rows, row = self._ledger, sequence._rows, sequence._row
+        self.drop_fetches(sequence)
+        rows.floor[row] = boundary
+        if not boundary:
+            return
+        for group in ledger.state_groups:
+            pages = np.array(ledger.index.pages(group)[rows.tip[row]], np.int32)
+            ledger.pool.retain(pages, group)
+            sequence._fetch.append((group, pages))
+        rows.special[row] = True
+
+    def drop_fetches(self, sequence: Sequence) -> None:
+        """Let go of snapshots that were to be copied. O(pages)."""
+        for group, pages in sequence._fetch:
+            self._ledger.pool.release(pages, group)
+        sequence._fetch = []
+
+    def abort(self, step: Step, sequences: list[Sequence]) -> None:
+        """Undo ``step`` for ``sequences``: give back its pages. O(rows)."""
+        spans = zip(step.sequences, step.past.tolist(), step.counts.tolist(), strict=True)
+        for sequence, past, count in spans:
+            if count and sequence in sequences:
+                self._rewind(sequence, past)
+        self._take_back_cross(step, sequences)
+        for _, group, pages, _ in step._kept_states:
+            self._ledger.pool.release(pages, group)
+        step._kept_states = []
+
+    def _take_back_cross(self, step: Step, sequences: list[Sequence]) -> None:
+        """Cross inputs this step was to write are not there: another step must."""
+        ledger = self._ledger
+        for group in ledger.cross_groups:
+            view = step.groups[ledger.names[group]]
+            assert isinstance(view, CrossView)
+            for sequence, fresh in zip(step.sequences, view.fresh.tolist(), strict=True):
+                if fresh and sequence in sequences:
+                    self._cut(sequence, group, 0)
+                    sequence._rows.special[sequence._row] = True
+
+    def _rewind(self, sequence: Sequence, past: int) -> None:
+        """Back to ``past`` scheduled positions; computed ones only fall where a state is lost."""
+        rows, row = sequence._rows, sequence._row
+        computed = int(rows.computed[row])
+        if past == computed:
+            self.settle(sequence, past)
+            sequence._sync_tail()
+            return
+        rows.scheduled[row] = past
+        sequence._leave_run()
+        for group in self._ledger.token_groups:
+            self._cut(sequence, group, self._ledger.columns(past))
