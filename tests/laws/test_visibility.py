@@ -84,8 +84,7 @@ def test_truncated_pages_stay_what_they_were(cache):
     row = cache.admit(PROMPT)
     cache.commit(cache.extend(row, 16))
     cache.truncate(row, 6)
-    cache.commit(cache.extend(row, row.length - row.computed), [70])
-    cache.commit(cache.extend(row, 2, ahead=1), [[71]])
+    cache.commit(cache.extend(row, 2, ahead=2), [[70, 71]])
 
     assert 16 == found(cache)
     assert 8 == found(cache, [*range(6), 70, 71])

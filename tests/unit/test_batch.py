@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from octavo import Cache, DuplicateSequence, LengthError, Plan, StaleSequence, UnknownSequence
+from octavo import (
+    Cache,
+    CapacityError,
+    DuplicateSequence,
+    LengthError,
+    Plan,
+    StaleSequence,
+    UnknownSequence,
+)
 from octavo.batch import check_counts
 
 
@@ -43,7 +51,7 @@ def test_a_sequence_stands_in_a_batch_once(cache):
     with pytest.raises(DuplicateSequence) as caught:
         batch.add(a)
 
-    assert "sequence 'a' is in this batch already" == str(caught.value)
+    assert "sequence 'a' is in a batch already; remove it there first" == str(caught.value)
     assert [a] == list(batch)
     with pytest.raises(DuplicateSequence):
         cache.batch([a, a])
@@ -133,3 +141,151 @@ def test_other_counts_are_refused(counts, name, value):
         check_counts(counts, 2)
 
     assert (name, value) == (caught.value.name, caught.value.value)
+
+
+def started(cache, tokens, **options):
+    """A sequence that has computed its prompt and knows one token more."""
+    row = cache.admit(tokens, **options)
+    cache.commit(cache.extend(row, row.length - row.computed), [7])
+    return row
+
+
+def test_a_sequence_is_in_one_batch(cache):
+    """A second batch does not take it; after leaving the first it does."""
+    a = started(cache, [1], id="a")
+    one, two = cache.batch([a]), cache.batch()
+    with pytest.raises(DuplicateSequence) as caught:
+        two.add(a)
+
+    assert "a" == caught.value.id
+    assert 0 == len(two)
+    one.remove(a)
+    assert 0 == two.add(a)
+    cache.commit(cache.extend(two), [8])
+    assert [1, 7, 8] == a.tokens().tolist()
+
+
+def test_a_batch_is_made_whole_or_not_at_all(cache):
+    """One bad sequence among good ones: the good ones are in no batch afterwards."""
+    a, stale = cache.admit([1]), cache.admit([2])
+    cache.release(stale)
+    with pytest.raises(StaleSequence):
+        cache.batch([a, stale])
+
+    assert 0 == cache.batch().add(a)
+
+
+def test_released_sequences_count(cache):
+    """They keep their rows until they are removed: the batch is full before that."""
+    rows = [cache.admit([n]) for n in range(4)]
+    batch = cache.batch(rows)
+    cache.release(rows[0])
+    late = cache.admit([9])
+    with pytest.raises(CapacityError) as caught:
+        batch.add(late)
+
+    assert ("len(batch)", 5, 4) == (caught.value.name, caught.value.value, caught.value.limit)
+    batch.remove(rows[0])
+    assert 3 == batch.add(late)
+    cache.check()
+
+
+def test_removing_a_sequence_it_does_not_hold(cache):
+    """UnknownSequence, as any verb says of what it does not know."""
+    batch = cache.batch([cache.admit([1], id="a")])
+    with pytest.raises(UnknownSequence) as caught:
+        batch.remove(cache.admit([2], id="b"))
+
+    assert "sequence 'b' is not in this batch" == str(caught.value)
+
+
+def test_a_long_run_of_decode_steps(cache):
+    """Ids, numbers and pages are right at any moment of a run and after it."""
+    rows = [started(cache, [n] * (n + 1)) for n in range(3)]
+    batch, texts = cache.batch(rows), [row.tokens().tolist() for row in rows]
+    for turn in range(9):
+        step = cache.extend(batch, [1, 1, 1] if turn % 4 == 3 else 1)
+        assert [text[-1] for text in texts] == step.input_ids.tolist()
+        assert [len(text) - 1 for text in texts] == step.positions.tolist()
+        cache.commit(step, [10 * turn, 11, 12] if turn % 2 else np.array([10 * turn, 11, 12]))
+        for text, token in zip(texts, (10 * turn, 11, 12), strict=True):
+            text.append(token)
+        cache.check()
+        assert texts == [row.tokens().tolist() for row in rows]
+    for row, text in zip(rows, texts, strict=True):
+        assert len(text) // 4 * 4 == cache.peek([*text, 1]).tokens or len(text) % 4 == 0
+        cache.release(row)
+
+
+def test_two_batches_decode_by_turns(cache):
+    """Each has rows and runs of its own."""
+    one, two = (cache.batch([started(cache, [n])]) for n in range(2))
+    for turn in range(6):
+        for batch in (one, two):
+            cache.commit(cache.extend(batch), [turn])
+    cache.check()
+
+    assert [[0, 7, 0, 1, 2, 3, 4, 5], [1, 7, 0, 1, 2, 3, 4, 5]] == [
+        next(iter(batch)).tokens().tolist() for batch in (one, two)
+    ]
+
+
+def test_a_run_is_left_and_taken_up_again(cache):
+    """A row that steps alone, is cut or learns more between two decode steps of its batch."""
+    a, b = started(cache, [1]), started(cache, [2])
+    batch = cache.batch([a, b])
+    cache.commit(cache.extend(batch), [3, 4])
+    cache.commit(cache.extend(a, 1), [[5]])
+    cache.commit(cache.extend(batch), [6, 7])
+    cache.truncate(b, 3)
+    cache.commit(cache.extend(batch, [1, 0]), [8, 0])
+    cache.commit(cache.extend(b, 1, ahead=1), [[9, 9]])
+    cache.commit(cache.extend(batch), [10, 11])
+    cache.check()
+
+    assert [1, 7, 3, 5, 6, 8, 10] == a.tokens().tolist()
+    assert [2, 7, 4, 9, 9, 11] == b.tokens().tolist()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+@pytest.mark.parametrize("page_size", [1, 2, 3, 4])
+def test_pages_are_published_under_their_own_tokens(depth, page_size):
+    """However many steps are ahead, what a page is found by is what it was computed from."""
+    cache = Cache(Plan.from_pages(200, page_size), depth=depth)
+    rows = [started(cache, [n] * (n + 2)) for n in range(3)]
+    batch, opened = cache.batch(rows), []
+    for turn in range(20):
+        opened.append(cache.extend(batch, 1, ahead=len(opened)))
+        table = opened[-1].group().table.copy()
+        if len(opened) == depth:
+            cache.commit(opened.pop(0), np.full(3, turn))
+            cache.check()
+    while opened:
+        cache.commit(opened.pop(0), np.full(3, 50))
+    for row, own in zip(rows, table, strict=True):
+        again = cache.admit([*row.tokens().tolist()[: row.computed], 99])
+        step = cache.extend(again, again.length - again.computed)
+        found, full = step.group().table[0].tolist(), row.computed // page_size
+
+        assert full * page_size == again.cached
+        assert own.tolist()[:full] == found[:full]
+        cache.abort(step)
+        cache.release(again)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_arrays_stay_valid_for_as_many_steps(depth):
+    """A step's arrays are not overwritten by the next ``depth`` extends."""
+    cache = Cache(Plan.from_pages(60, 4), depth=depth)
+    batch = cache.batch([started(cache, [n] * 3) for n in range(4)])
+    opened, seen = [], []
+    for turn in range(30):
+        step = cache.extend(batch, 1, ahead=len(opened))
+        opened.append(step)
+        arrays = (step.positions, step.past, step.context, step.group().slots)
+        seen.append((arrays, [array.copy() for array in arrays]))
+        for before, copies in seen[-depth:]:
+            assert all((a == b).all() for a, b in zip(before, copies, strict=True))
+        if len(opened) == depth:
+            cache.commit(opened.pop(0), np.full(4, turn))
+    cache.check()

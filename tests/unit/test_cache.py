@@ -181,7 +181,7 @@ def test_equal_pages_computed_side_by_side_become_one(cache):
     done = cache.commit(step, [9, 9])
 
     assert 1 == done.published
-    assert [(b, 0, 3, 1)] == list(done.repointed)
+    assert [(b, "full", 0, 3, 1)] == list(done.repointed)
     assert 3 == cache.stats().live
     cache.check()
 
@@ -305,15 +305,19 @@ def test_truncate_inside_an_open_page(cache):
     assert [9] == slots(cache, row)
 
 
-def test_truncate_inside_a_published_page_falls_back(cache):
-    """Others may read the page: its tokens are computed again, into another."""
+def test_truncate_inside_a_published_page_copies_it(cache):
+    """Others may read the page: what is left of it is copied before the next write."""
     row = cache.admit(range(6))
     run(cache, row)
 
-    assert 0 == cache.truncate(row, 3)
-    assert (3, 0) == (row.length, row.computed)
-    run(cache, row, 99)
+    assert 3 == cache.truncate(row, 3)
+    assert (3, 3) == (row.length, row.computed)
+    step = cache.extend(row, 1, ahead=1)
+    assert [[1], [2]] == [pages.tolist() for pages in step.copies["full"]]
+    assert [11] == step.group().slots.tolist()
+    cache.commit(step, [[99]])
     assert 4 == cache.peek([0, 1, 2, 3, 4]).tokens
+    assert 4 == cache.peek([0, 1, 2, 99, 4]).tokens
 
 
 def test_truncate_at_a_page_boundary_keeps_the_pages(cache):
@@ -344,15 +348,6 @@ def test_truncate_to_nothing(cache):
 
     assert [5] == row.tokens().tolist()
     assert 1 == cache.stats().live
-
-
-def test_truncate_lowers_what_counts_as_cached(cache):
-    """Tokens that must be computed again no longer count as found."""
-    run(cache, cache.admit(range(8)))
-    row = cache.admit(range(9))
-    cache.truncate(row, 4)
-
-    assert 4 == row.cached
 
 
 def test_exclusive_truncate_cuts_private_tokens(cache):
@@ -506,12 +501,13 @@ def test_guaranteed_pages_are_set_aside(cache):
 
 def test_a_guarantee_that_cannot_be_given_is_refused(cache):
     """Two guarantees for more than the pool: the second is refused, not broken later."""
-    cache.admit([1], limit=24, guarantee=True)
+    first = cache.admit([1], limit=24, guarantee=True)
     with pytest.raises(OutOfPages) as caught:
         cache.admit([2], limit=24, guarantee=True)
 
     assert {"need": 6, "free": 11, "evictable": 0, "short": {"full": 1}} == vars(caught.value)
     assert 1 == cache.stats().sequences
+    cache.release(first)
 
 
 def test_a_guarantee_holds_after_going_back():
@@ -534,10 +530,11 @@ def test_stats_add_up(cache):
     """Live, evictable and free make up the pages; totals count prompts and hits."""
     a = cache.admit(range(9))
     run(cache, a)
-    cache.admit(range(9))
+    b = cache.admit(range(9))
     cache.release(a)
+    cache.preempt(b)
 
-    assert (11, 2, 0, 9, 3, 1, 18, 8, 0) == cache.stats()
+    assert (11, 0, 2, 9, 3, 1, 18, 8, 0, 1, 0) == cache.stats()
 
 
 def test_the_longest_possible_sequence():

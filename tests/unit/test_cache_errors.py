@@ -4,19 +4,23 @@ import numpy as np
 import pytest
 
 from octavo import (
+    Attention,
     Cache,
     CapacityError,
     DuplicateSequence,
+    IdentityError,
     LengthError,
     NeverFits,
     OutOfPages,
     Plan,
+    Salt,
     StaleSequence,
+    State,
     StepError,
     TokenError,
     UnknownSequence,
 )
-from octavo.testing import snapshot
+from octavo.testing import freeze
 
 PAGE = 4
 PROMPTS = [list(range(9)), [7] * 9, [8] * 5]
@@ -47,10 +51,8 @@ class Busy:
         self.cache.commit(self.cache.extend(row, row.length - row.computed), [0])
 
     def seen(self):
-        """Everything observable."""
-        rows = [self.a, self.b, self.c]
-        steps = [self.step] if self.step else []
-        return snapshot(self.cache, rows, steps=steps, prompts=PROMPTS)
+        """Everything inside."""
+        return freeze(self.cache)
 
 
 def refused(busy, verb, kind):
@@ -79,7 +81,7 @@ TOKENS = [
     ([[1, 2]], TokenError, ValueError, {"index": 0, "value": [1, 2]}),
     (np.array([1, -5]), TokenError, ValueError, {"index": 1, "value": -5}),
     (np.array([1.0, 2.0]), TokenError, ValueError, {"index": 0, "value": 1.0}),
-    (np.array([[1, 2]]), TokenError, ValueError, {"index": 0, "value": [[1, 2]]}),
+    (np.array([[1, 2]]), TokenError, ValueError, {"index": 0, "value": [1, 2]}),
     (np.array([2**63], np.uint64), TokenError, ValueError, {"index": 0, "value": 2**63}),
     (np.array([True]), TokenError, ValueError, {"index": 0, "value": True}),
     (np.array([], np.int32), LengthError, ValueError, {"name": "len(tokens)", "value": 0}),
@@ -138,8 +140,8 @@ def test_admit_refuses_more_sequences_than_planned():
     with pytest.raises(CapacityError) as caught:
         busy.cache.admit([2])
 
-    assert {"name": "max_sequences", "value": 5, "limit": 4} == vars(caught.value)
-    assert "max_sequences is 5, at most 4 is possible" == str(caught.value)
+    assert {"name": "sequences", "value": 5, "limit": 4} == vars(caught.value)
+    assert "sequences is 5, at most 4 is possible: max_sequences" == str(caught.value)
     busy.cache.release(fourth)
     assert busy.cache.admit([2])
 
@@ -150,7 +152,7 @@ MESSAGES = [
     (lambda c: c.admit([1] * 45), "need 12 pages but the whole pool has 11: this can never fit"),
     (lambda c: c.admit([1], limit=41), "limit is 41, at most 40 is possible: max_length of the"),
     (lambda c: c.admit([-1]), "token 0 is -1; token ids are ints in 0..2147483647"),
-    (lambda c: c.reset(), "3 sequences are admitted; release them first"),
+    (lambda c: c.reset(), "3 sequences or pins hold pages; release them first"),
     (lambda c: c.release("x"), "sequence 'x' is not known to this cache"),
 ]
 
@@ -158,8 +160,9 @@ MESSAGES = [
 @pytest.mark.parametrize(("verb", "message"), MESSAGES, ids=lambda part: str(part)[:40])
 def test_messages_say_what_is_wrong_and_what_is_right(verb, message):
     """The text names the field, its value and the way out."""
+    busy = Busy()
     with pytest.raises(Exception) as caught:  # noqa: PT011  # the message is what is tested
-        verb(Busy().cache)
+        verb(busy.cache)
 
     assert message in str(caught.value)
 
@@ -172,6 +175,10 @@ HANDLES = {
     "batch": lambda cache, row: cache.batch([row]),
     "need": lambda cache, row: cache.need([row], 1),
     "fits": lambda cache, row: cache.fits([(row, 8)]),
+    "fork": lambda cache, row: cache.fork(row),
+    "preempt": lambda cache, row: cache.preempt(row),
+    "resume": lambda cache, row: cache.resume(row),
+    "add": lambda cache, row: cache.batch().add(row),
 }
 
 
@@ -314,7 +321,7 @@ def test_a_step_ends_once(end, again):
     getattr(busy.cache, end)(step)
     error = refused(busy, lambda cache: getattr(cache, again)(step), StepError)
 
-    assert str(error).startswith("this step is not open")
+    assert str(error).startswith("this is not the ")
 
 
 def test_steps_of_another_cache():
@@ -415,3 +422,164 @@ def test_caches_with_impossible_sizes_are_refused(arguments, name):
         Cache(Plan.from_pages(12, PAGE), **arguments)
 
     assert (name, arguments[name]) == (caught.value.name, caught.value.value)
+
+
+# -- groups, depth, extras -------------------------------------------------------------------------
+
+
+def deep(depth=2, **options):
+    """A cache with several steps open at once."""
+    return Cache(Plan.from_pages(20, PAGE), depth=depth, **options)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_more_steps_than_planned(depth):
+    """As many as ``depth`` may be open, the next is refused."""
+    cache = deep(depth)
+    row = cache.admit([1] * 4)
+    steps = [cache.extend(row, 4)]
+    steps += [cache.extend(row, 1, ahead=n) for n in range(1, depth)]
+    before = freeze(cache)
+    with pytest.raises(StepError, match=f"{depth} steps are open"):
+        cache.extend(row, 1, ahead=depth)
+
+    assert before == freeze(cache)
+    assert depth == len(steps)
+
+
+def test_what_a_later_step_needs_is_not_cut():
+    """kept below the count while a later step of the sequence is open."""
+    cache = deep()
+    row, other = cache.admit([1] * 4), cache.admit([2])
+    one = cache.extend([row, other], [4, 1])
+    two = cache.extend(row, 1, ahead=1)
+    before = freeze(cache)
+    with pytest.raises(StepError, match="a later step"):
+        cache.commit(one, [3, 4], kept=[3, 1])
+
+    assert before == freeze(cache)
+    cache.commit(one, [3, 4], kept=[4, 0])
+    cache.commit(two, [5])
+    assert (6, 2) == (row.length, other.length)
+
+
+def test_a_decode_step_at_the_limit():
+    """A batch whose row may learn no more: refused at the step, or at the commit that learns."""
+    cache = deep(1)
+    row, other = cache.admit([1] * 3, limit=5), cache.admit([2] * 3)
+    cache.commit(cache.extend([row, other], 3), [4, 4])
+    batch = cache.batch([row, other])
+    cache.commit(cache.extend(batch), [5, 5])
+    step = cache.extend(batch)
+    before = freeze(cache)
+    with pytest.raises(CapacityError) as caught:
+        cache.commit(step, [6, 6])
+    assert {"name": "length", "value": 6, "limit": 5} == vars(caught.value)
+    assert before == freeze(cache)
+    cache.commit(step, [[], [6]])
+    with pytest.raises(CapacityError):
+        cache.extend(batch)
+    batch.remove(row)
+    cache.commit(cache.extend(batch), [7])
+    assert [2, 2, 2, 4, 5, 6, 7] == other.tokens().tolist()
+
+
+@pytest.mark.parametrize("tokens", [[-1, 0], [2**31, 0], [0.5, 0], np.array([0, -3])], ids=repr)
+def test_bad_ids_in_a_decode_step(tokens):
+    """TokenError before anything is changed; the step can be committed then."""
+    cache = deep(1)
+    rows = [cache.admit([n] * 3) for n in range(2)]
+    cache.commit(cache.extend(rows, 3), [4, 4])
+    step = cache.extend(cache.batch(rows))
+    before = freeze(cache)
+    with pytest.raises(TokenError):
+        cache.commit(step, tokens)
+
+    assert before == freeze(cache)
+    cache.commit(step, [5, 6])
+
+
+@pytest.mark.parametrize("extra", [["x"], [Salt("a"), Salt("b")], 3, [None]], ids=repr)
+@pytest.mark.parametrize("verb", ["admit", "peek", "pin", "explain_match"])
+def test_bad_extras(verb, extra):
+    """Every verb that takes a prompt refuses them alike, as a ValueError."""
+    busy = Busy()
+    error = refused(busy, lambda cache: getattr(cache, verb)([1] * 9, extra=extra), IdentityError)
+
+    assert isinstance(error, ValueError)
+    assert "extra" == error.name
+
+
+def test_a_pin_is_released_once():
+    """And keeps its pages until then, whoever needs room."""
+    busy = Busy()
+    pin = busy.cache.pin([8] * 5)
+    assert 4 == pin.tokens
+    refused(busy, lambda cache: cache.extend(busy.c, 28, ahead=40), OutOfPages)
+    refused(busy, lambda cache: cache.reset(), StepError)
+    pin.release()
+    refused(busy, lambda cache: pin.release(), StepError)
+
+
+def test_a_pin_that_would_break_a_promise():
+    """Holding idle pages takes them from what is guaranteed."""
+    cache = deep(1)
+    row = cache.admit([1] * 9)
+    cache.commit(cache.extend(row, 9))
+    cache.release(row)
+    kept = cache.admit([2], limit=19 * PAGE, guarantee=True)
+    before = freeze(cache)
+    with pytest.raises(OutOfPages):
+        cache.pin([1] * 9)
+
+    assert before == freeze(cache)
+    assert 8 == cache.peek([1] * 9).tokens
+    assert kept.limit == 19 * PAGE
+
+
+def test_a_guarantee_outlives_a_shared_prefix():
+    """A hit that would take what is promised to another is cut to what is left."""
+    cache = deep(1)
+    row = cache.admit([1] * 17)
+    cache.commit(cache.extend(row, 17))
+    cache.release(row)
+    kept = cache.admit([2], limit=17 * PAGE, guarantee=True)
+    other = cache.admit([1] * 17)
+
+    assert 2 * PAGE == other.cached
+    cache.check()
+    cache.abort(cache.extend(kept, 17 * PAGE, ahead=17 * PAGE))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"rollback": -1},
+        {"rollback": 1.0},
+        {"depth": 0},
+        {"depth": True},
+        {"snapshot_bytes": -5},
+    ],
+    ids=repr,
+)
+def test_caches_with_impossible_options_are_refused(arguments):
+    """A LengthError names the option."""
+    with pytest.raises(LengthError) as caught:
+        Cache(Plan.from_pages(12, PAGE), **arguments)
+
+    ((name, value),) = arguments.items()
+    assert (name, value) == (caught.value.name, caught.value.value)
+
+
+def test_a_request_that_can_never_fit_is_refused_at_once():
+    """By group, with what it needs and what there is; nothing is queued or evicted."""
+    groups = {"full": Attention(1, 1, 1), "state": State(1)}
+    cache = Cache(Plan.from_pages(5, PAGE, groups, parts={"state": 3}))
+    before = freeze(cache)
+    with pytest.raises(NeverFits) as caught:
+        cache.admit([1] * 9)
+
+    assert (6, 4) == (caught.value.need, caught.value.total)
+    assert isinstance(caught.value, MemoryError)
+    assert before == freeze(cache)
+    assert cache.admit([1] * 4)

@@ -129,3 +129,32 @@ def test_malformed_kept_changes_nothing(twins, kept, name, value):
 
     assert (name, value) == (caught.value.name, caught.value.value)
     assert ([1, 2, 3], [4, 5]) == twins.commit()
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint16])
+def test_what_stands_where_no_token_is_wanted_is_ignored(twins, kind):
+    """Even where it is no token id, in an array of any integer type."""
+    ignored = 65_535 if kind is np.uint16 else -7
+
+    assert ([1, 2, 3], [4, 5, 6]) == twins.commit(np.array([ignored, 6], kind))
+
+
+def test_arrays_are_not_kept(twins):
+    """What a caller does with its array afterwards changes nothing."""
+    sampled = np.array([0, 6], np.int32)
+    twins.commit(sampled)
+    sampled[:] = 9
+
+    assert [4, 5, 6] == twins.b.tokens().tolist()
+
+
+def test_arrays_of_a_decode_step_are_not_kept(twins):
+    """The same on the fast path."""
+    twins.commit(np.array([0, 6], np.int32))
+    batch = twins.cache.batch([twins.b])
+    sampled = np.array([7], np.int32)
+    twins.cache.commit(twins.cache.extend(batch), sampled)
+    sampled[:] = 9
+
+    assert [7] == twins.cache.extend(batch).input_ids.tolist()
+    assert [4, 5, 6, 7] == twins.b.tokens().tolist()

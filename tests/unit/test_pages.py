@@ -19,7 +19,7 @@ def test_a_new_pool_is_free():
     """All pages but the null page are free."""
     pool = PagePool(8)
 
-    assert (8, 7) == (pool.num_pages, pool.usable)
+    assert 7 == pool.usable
     assert (7, 0, 0) == counts(pool)
 
 
@@ -40,7 +40,7 @@ def test_take_too_many_changes_nothing():
     with pytest.raises(OutOfPages) as caught:
         pool.take(3)
 
-    assert {"need": 3, "free": 2, "evictable": 0, "short": {"full": 1}} == vars(caught.value)
+    assert {"need": 3, "free": 2, "evictable": 0, "short": {"0": 1}} == vars(caught.value)
     assert (2, 1, 0) == counts(pool)
 
 
@@ -102,6 +102,15 @@ def test_published_pages_become_evictable():
     assert (2, 1, 0) == counts(pool)
 
 
+def given_up(pool, count):
+    """The pages that taking ``count`` beyond the free ones evicts, in order; they are free then."""
+    told = []
+    pool.on_evict = lambda group, pages: told.extend(pages.tolist())
+    pool.release(pool.take(pool.free + count))
+    pool.on_evict = lambda group, pages: None
+    return told
+
+
 def test_eviction_takes_the_longest_idle_first():
     """The order is that of the releases, not of the page numbers."""
     pool = PagePool(6)
@@ -110,9 +119,9 @@ def test_eviction_takes_the_longest_idle_first():
     for page in (3, 1, 5, 2, 4):
         pool.release([page])
 
-    assert [3, 1, 5] == pool.evict(3).tolist()
+    assert [3, 1, 5] == given_up(pool, 3)
     assert (3, 0, 2) == counts(pool)
-    assert [2, 4] == pool.evict(2).tolist()
+    assert [2, 4] == given_up(pool, 2)
     assert (5, 0, 0) == counts(pool)
 
 
@@ -125,7 +134,18 @@ def test_a_page_used_again_goes_to_the_end():
     pool.retain([1])
     pool.release([1])
 
-    assert [2, 3, 1] == pool.evict(3).tolist()
+    assert [2, 3, 1] == given_up(pool, 3)
+
+
+def test_cold_pages_go_first():
+    """A page released cold is evicted before all others, whenever it was used."""
+    pool = PagePool(4)
+    pages = pool.take(3)
+    pool.publish(pages)
+    pool.release([1, 2])
+    pool.release([3], cold=True)
+
+    assert [3, 1, 2] == given_up(pool, 3)
 
 
 def test_held_pages_are_never_evicted():
@@ -134,27 +154,85 @@ def test_held_pages_are_never_evicted():
     pages = pool.take(3)
     pool.publish(pages)
     pool.release(pages[:1])
+    with pytest.raises(OutOfPages):
+        pool.take(2)
 
-    assert [1] == pool.evict(1).tolist()
+    assert [1] == given_up(pool, 1)
     assert 2 == pool.live
 
 
-def test_evicted_pages_are_handed_out_next():
-    """An evicted page is free and no longer published."""
+def test_evicted_pages_are_handed_out():
+    """Taking more than is free gives the evicted pages, no longer published."""
     pool = PagePool(3)
     pages = pool.take(2)
     pool.publish(pages)
     pool.release(pages)
-    pool.evict(2)
 
-    assert not pool.published.any()
     assert {1, 2} == set(pool.take(2).tolist())
+    assert not pool.published.any()
     assert (0, 2, 0) == counts(pool)
 
 
-def test_evicting_nothing():
-    """No pages asked, none evicted."""
-    assert 0 == PagePool(3).evict(0).size
+def test_evicting_all():
+    """Every idle page is free afterwards; held ones stay."""
+    pool = PagePool(5)
+    pages = pool.take(4)
+    pool.publish(pages)
+    pool.release(pages[1:])
+    pool.evict_all()
+
+    assert (3, 1, 0) == counts(pool)
+
+
+def test_unpublished_pages_are_free():
+    """The index gives an idle page up: it is free at once, a held one when it is released."""
+    pool = PagePool(4)
+    pages = pool.take(2)
+    pool.publish(pages)
+    pool.release(pages[:1])
+    pool.unpublish(pages)
+
+    assert (2, 1, 0) == counts(pool)
+    pool.release(pages[1:])
+    assert (3, 0, 0) == counts(pool)
+
+
+def test_groups_share_the_pages():
+    """Each group is told of its own evictions, and counts its own live pages."""
+    told = []
+    pool = PagePool(8, groups=2, on_evict=lambda group, pages: told.append((group, pages.tolist())))
+    one, other = pool.take(3, 0), pool.take(3, 1)
+    for pages, group in ((one, 0), (other, 1)):
+        pool.publish(pages, group)
+        pool.release(pages, group)
+    pool.retain(one[:1], 0)
+
+    assert (1, 0) == (pool.live_in(0), pool.live_in(1))
+    pool.take(4, 1)
+    assert [(0, [2, 3]), (1, [4])] == told
+    assert (1, 4) == (pool.live_in(0), pool.live_in(1))
+    counts(pool)
+
+
+@pytest.mark.parametrize(
+    ("needs", "pinned", "missing"),
+    [
+        ([7, 0], [], [0, 0]),
+        ([4, 3], [], [0, 0]),
+        ([4, 4], [], [0, 1]),
+        ([9, 2], [], [2, 2]),
+        ([6, 0], [[1], []], [0, 0]),
+        ([6, 1], [[1], []], [0, 1]),
+    ],
+)
+def test_what_is_missing(needs, pinned, missing):
+    """Free and evictable pages less those that will be held; the missing go to the last in line."""
+    pool = PagePool(8, groups=2)
+    pages = pool.take(3)
+    pool.publish(pages)
+    pool.release(pages)
+
+    assert missing == pool.short(needs, pinned)
 
 
 @pytest.mark.parametrize("num_pages", [1, 0, -1, 2**31, 2.0, None])
@@ -213,7 +291,7 @@ def test_a_pool_against_sets_and_a_list():
             published.add(page)
         elif act == "evict" and idle:
             count = chance.randint(1, len(idle))
-            assert idle[:count] == pool.evict(count).tolist()
+            assert idle[:count] == given_up(pool, count)
             published -= set(idle[:count])
             idle = idle[count:]
         assert (19 - len(held) - len(idle), len(held), len(idle)) == counts(pool)

@@ -1,6 +1,7 @@
 """Layer kinds and model specs."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -138,3 +139,32 @@ def test_damaged_configs_are_refused(tmp_path, content, message):
 
     assert message in str(caught.value)
     assert str(file) == caught.value.value
+
+
+@pytest.mark.parametrize("layers", [("a",), [Attention(1, 2, 2)], (None,), "ab", ()])
+def test_layers_are_a_tuple_of_kinds(layers):
+    """A spec of anything else is refused, naming the field."""
+    with pytest.raises(ConfigError, match="config field layers is"):
+        ModelSpec("wrong", layers)
+
+
+@pytest.mark.parametrize("path", [5, None, "", ["config.json"], b"config.json"])
+def test_what_is_no_path_is_refused(path):
+    """A config is a mapping, or the path of a file or folder."""
+    with pytest.raises(ConfigError, match="config field path is"):
+        ModelSpec.from_config(path)
+
+
+def test_only_regular_files_of_a_sane_size_are_read(tmp_path):
+    """A device, a pipe and a file of more than 64 MiB are refused without being read."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(64 * 2**20 + 1)
+
+    for path in ("/dev/zero", tmp_path / "pipe", tmp_path / "large"):
+        with pytest.raises(ConfigError, match="must be a regular file of at most 67108864 bytes"):
+            ModelSpec.from_config(path)
+    for path in (tmp_path / "loop", "x" * 300, "a\0b"):
+        with pytest.raises(ConfigError, match="config field path"):
+            ModelSpec.from_config(path)

@@ -160,3 +160,55 @@ def test_a_step_keeps_its_arrays():
 
     for before, array in zip(seen, (first.input_ids, first.positions, *first.group()), strict=True):
         assert before.tolist() == array.tolist()
+
+
+def test_common_pages():
+    """Leading columns that all rows hold alike, as after a shared prefix."""
+    cache = Cache(Plan.from_pages(40, 4), max_sequences=4)
+    first = cache.admit(range(9))
+    cache.commit(cache.extend(first, 9))
+    rows = [first, cache.admit([*range(9), 50]), cache.admit([*range(8), 60])]
+    step = cache.extend(rows, [1, 2, 1], ahead=1)
+
+    assert 2 == step.common_pages
+    cache.abort(step)
+    alone = cache.extend(first, 1, ahead=1)
+    assert 3 == alone.common_pages
+    cache.abort(alone)
+    cache.extend([first, cache.admit([7])], 1, ahead=1)
+    assert 0 == cache._open[-1].common_pages
+
+
+def test_steps_of_lists_have_no_delta():
+    """There is no table to mirror."""
+    cache = Cache(Plan.from_pages(40, 4))
+
+    assert {} == cache.extend(cache.admit([1]), 1).delta
+
+
+def test_a_delta_tells_what_changed():
+    """New rows whole, then new pages alone; later entries for a place count."""
+    cache = Cache(Plan.from_pages(40, 4))
+    rows = [cache.admit([n] * 3) for n in range(2)]
+    cache.commit(cache.extend(rows, 3), [1, 1])
+    batch = cache.batch(rows)
+    deltas = []
+    for _ in range(3):
+        step = cache.extend(batch)
+        deltas.append({name: [a.tolist() for a in delta] for name, delta in step.delta.items()})
+        cache.commit(step, [1, 1])
+
+    assert {"full": [[0, 1], [0, 0], [1, 2]]} == deltas[0]
+    assert {"full": [[0, 1], [1, 1], [3, 4]]} == deltas[1]
+    assert {} == deltas[2]
+
+
+def test_fresh_pages_are_told():
+    """Pages taken for this step, whose old content means nothing."""
+    cache = Cache(Plan.from_pages(40, 4))
+    row = cache.admit([1] * 6)
+    step = cache.extend(row, 6)
+
+    assert {"full": [1, 2]} == {name: pages.tolist() for name, pages in step.fresh.items()}
+    cache.commit(step, [1])
+    assert {} == cache.extend(row, 1).fresh

@@ -1,0 +1,128 @@
+"""Events: what is stored, removed and cleared, told as it happens."""
+
+import pytest
+
+from octavo import Attention, Cache, Plan, State
+from octavo.events import Cleared, Removed, Stored
+from octavo.testing import freeze
+
+
+def listening(usable=12, groups=None, **options):
+    """A cache and the list its events go to."""
+    told = []
+    return Cache(Plan.from_pages(usable + 1, 4, groups), on_event=told.append, **options), told
+
+
+def run(cache, tokens):
+    """Compute a prompt in chunks that end where states are kept, and release it."""
+    row = cache.admit(tokens)
+    while row.computed < row.length:
+        stop = row.next_stop or row.length
+        cache.commit(cache.extend(row, stop - row.computed))
+    cache.release(row)
+
+
+def test_pages_are_told_when_they_are_published():
+    """At commit, in order, each with its parent; nothing at admission, extension or abort."""
+    cache, told = listening()
+    row = cache.admit(range(9))
+    cache.abort(cache.extend(row, 9))
+    step = cache.extend(row, 9)
+
+    assert [] == told
+    cache.commit(step)
+    assert [Stored, Stored] == [type(event) for event in told]
+    assert told[0].digest == told[1].parent
+    assert ("full", 1, 1) == told[0][2:]
+    assert [1, 2] == [event.page for event in told]
+
+
+def test_equal_pages_are_told_once():
+    """A page computed again is repointed, not stored."""
+    cache, told = listening()
+    rows = [cache.admit(range(8)), cache.admit(range(8))]
+    cache.commit(cache.extend(rows, 8))
+
+    assert 2 == len(told)
+
+
+def test_evicted_pages_are_told():
+    """Tail first, with the reason and how many groups still have the node."""
+    cache, told = listening(4)
+    run(cache, range(16))
+    stored = [event.digest for event in told]
+    told.clear()
+    other = cache.admit([9] * 3)
+    cache.extend(other, 3)
+
+    assert [Removed(stored[3], "full", "evicted", 0)] == told
+
+
+def test_copies_count_groups():
+    """A node that two groups have is stored twice and removed twice: 1, 2, then 1, 0."""
+    groups = {"full": Attention(1, 1, 1), "w": Attention(1, 1, 1, window=9)}
+    cache, told = listening(12, groups)
+    run(cache, range(4))
+    cache.reset()
+
+    assert [("full", 1), ("w", 2)] == [(event.group, event.copies) for event in told[:2]]
+    assert [1, 0] == [event.copies for event in told[2:4]]
+    assert 1 == len({event.digest for event in told[:4]})
+    assert [Cleared()] == told[4:]
+
+
+def test_kept_states_are_told():
+    """A state has the digest of its boundary; one that gives way to another says why."""
+    groups = {"full": Attention(1, 1, 1), "state": State(1)}
+    told = []
+    plan = Plan.from_pages(60, 4, groups, page_bytes={"state": 100})
+    cache = Cache(plan, snapshot_bytes=100, on_event=told.append)
+    run(cache, range(6))
+    run(cache, [7] * 6)
+    states = [event for event in told if event.group == "state"]
+
+    assert [Stored, Removed, Stored] == [type(event) for event in states]
+    assert "snapshot_bytes" == states[1].reason
+    assert states[0].digest == states[1].digest
+    assert 1 == cache.stats().snapshots
+
+
+def test_states_leave_no_event_for_each_of_their_pages():
+    """A state of three pages is stored once and removed once."""
+    groups = {"full": Attention(1, 1, 1), "state": State(1)}
+    told = []
+    plan = Plan.from_pages(60, 4, groups, parts={"state": 3})
+    cache = Cache(plan, on_event=told.append)
+    run(cache, range(6))
+    cache.reset()
+
+    kinds = [type(event) for event in told if getattr(event, "group", "") == "state"]
+    assert [Stored, Removed] == kinds
+
+
+def test_nobody_listens():
+    """No digest is computed then."""
+    cache = Cache(Plan.from_pages(13, 4))
+    run(cache, range(9))
+
+    assert {} == cache._ledger.index._digests
+
+
+@pytest.mark.parametrize("verb", ["peek", "admit", "pin", "fork", "truncate"])
+def test_verbs_that_publish_nothing_tell_nothing(verb):
+    """Looking, holding, sharing and going back."""
+    cache, told = listening()
+    row = cache.admit(range(9))
+    cache.commit(cache.extend(row, 9))
+    told.clear()
+    calls = {
+        "peek": lambda: cache.peek(range(9)),
+        "admit": lambda: cache.release(cache.admit(range(9))),
+        "pin": lambda: cache.pin(range(9)).release(),
+        "fork": lambda: cache.release(cache.fork(row)[0]),
+        "truncate": lambda: cache.truncate(row, 2),
+    }
+    calls[verb]()
+
+    assert [] == told
+    assert freeze(cache)

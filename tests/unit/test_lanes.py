@@ -1,0 +1,99 @@
+"""Lanes by themselves: who waits where, and who goes first."""
+
+import random
+
+import numpy as np
+import pytest
+
+from octavo.lanes import Lanes
+from octavo.policies import LRU, SLRU
+
+
+def add(lanes, *pages, cold=False):
+    """Let pages wait."""
+    lanes.add(np.array(pages, np.intp), cold=cold)
+
+
+def remove(lanes, *pages):
+    """Take pages out."""
+    lanes.remove(np.array(pages, np.intp))
+
+
+def test_first_in_first_out():
+    """Pages leave in the order they came, whatever their numbers."""
+    lanes = Lanes(10, 9, LRU())
+    add(lanes, 5, 2)
+    add(lanes, 9)
+
+    assert 3 == len(lanes)
+    assert [5, 2] == lanes.pop(2).tolist()
+    assert [9] == lanes.pop(1).tolist()
+    assert 0 == len(lanes)
+
+
+def test_a_page_that_left_and_came_back():
+    """Its old entry is stale; it waits at its new place, once."""
+    lanes = Lanes(10, 9, LRU())
+    add(lanes, 1, 2, 3)
+    remove(lanes, 1)
+    add(lanes, 1)
+
+    assert [2, 3, 1] == lanes.pop(3).tolist()
+
+
+def test_the_cold_end():
+    """Cold pages go before all others, the first cold first."""
+    lanes = Lanes(10, 9, LRU())
+    add(lanes, 1)
+    add(lanes, 2, cold=True)
+    add(lanes, 3, cold=True)
+
+    assert lanes.rank(2) < lanes.rank(3) < lanes.rank(1)
+    assert [2, 3, 1] == lanes.pop(3).tolist()
+
+
+def test_a_share_that_is_full_gives_its_oldest_down():
+    """With 20 % of ten pages protected, the third reused page moves the first one down."""
+    lanes = Lanes(11, 10, SLRU(20))
+    lanes.reused[:] = True
+    for page in (1, 2, 3):
+        add(lanes, page)
+
+    assert [1, 2, 2] == [int(lanes.lane[page]) for page in (1, 2, 3)]
+    assert [0, 1, 2] == lanes.waiting
+    assert [1, 2, 3] == lanes.pop(3).tolist()
+
+
+@pytest.mark.parametrize("policy", [LRU(), SLRU(10), SLRU(50)], ids=["lru", "slru 10", "slru 50"])
+def test_lanes_against_lists(policy):
+    """Thousands of random moves give what plain lists give; the rings are compacted many times."""
+    chance, lanes, usable = random.Random(4), Lanes(60, 59, policy), 59
+    plain = [[] for _ in range(policy.lanes + 1)]
+    for _ in range(4_000):
+        waiting = [page for lane in plain for page in lane]
+        others = sorted(set(range(1, 60)) - set(waiting))
+        act = chance.choice(["add", "add", "remove", "pop"])
+        if act == "add" and others:
+            pages = chance.sample(others, chance.randint(1, min(6, len(others))))
+            cold = chance.random() < 0.2
+            for page in pages:
+                lanes.reused[page] = chance.random() < 0.4
+            add(lanes, *pages, cold=cold)
+            for page in pages:
+                plain[0 if cold else policy.lane(reused=bool(lanes.reused[page]))].append(page)
+            for lane in range(policy.lanes, 1, -1):
+                count = policy.excess(lane, len(plain[lane]), usable) if plain[lane] else 0
+                plain[lane - 1] += plain[lane][:count]
+                del plain[lane][:count]
+        elif act == "remove" and waiting:
+            pages = chance.sample(waiting, chance.randint(1, min(6, len(waiting))))
+            remove(lanes, *pages)
+            plain = [[page for page in lane if page not in pages] for lane in plain]
+        elif act == "pop" and waiting:
+            count = chance.randint(1, min(6, len(waiting)))
+            assert waiting[:count] == lanes.pop(count).tolist()
+            gone = set(waiting[:count])
+            plain = [[page for page in lane if page not in gone] for lane in plain]
+
+        assert [len(lane) for lane in plain] == lanes.waiting
+        assert sorted(p for lane in plain for p in lane) == np.flatnonzero(lanes.lane >= 0).tolist()
