@@ -12,6 +12,8 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check  # -
 MODEL := smollm2-135m
 
 export TOKENIZERS_PARALLELISM ?= false
+# Threads that wait sleep: spinning costs most of the time where other programs want the cores too.
+export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
