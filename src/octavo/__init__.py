@@ -27,6 +27,7 @@ from octavo.errors import (
     StepError,
     TokenError,
     UnknownArchitecture,
+    UnknownGroup,
     UnknownSequence,
     UnsupportedModel,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "StepError",
     "TokenError",
     "UnknownArchitecture",
+    "UnknownGroup",
     "UnknownSequence",
     "UnsupportedModel",
     "plan",

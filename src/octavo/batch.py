@@ -18,6 +18,7 @@ from octavo.spec import check_int
 Counts = int | Iterable[int] | NDArray[np.integer[Any]]
 Change = tuple[Any, Any, Any]
 """Rows, columns and pages of changed table entries, arrays or numbers."""
+_NOTES = 1000
 Place = Callable[[Sequence], None]
 
 
@@ -98,6 +99,7 @@ class Batch:
             self._send_home(sequence)
         sequence._batch = None
         self.idle.discard(sequence)
+        self.rows.part_from_views(len(self._sequences))
         last = self._sequences.pop()
         end = len(self._sequences)
         before, widths = self.widths(row), self.widths(end)
@@ -115,6 +117,8 @@ class Batch:
     def note(self, group: int, rows: Any, columns: Any, pages: Any) -> None:
         """Remember changed table entries for the next step's delta. O(1)."""
         self._changes[group].append((rows, columns, pages))
+        if len(self._changes[group]) > _NOTES:
+            self._changes[group] = [_last_of_each(self._changes[group])]
 
     def take_changes(self) -> dict[str, list[Change]]:
         """What changed since the last call, by group name. O(groups)."""
@@ -153,6 +157,19 @@ class Batch:
 
 Steppable = Batch | Sequence | Iterable[Sequence]
 """What may be asked to step: a batch, sequences, or one of them."""
+
+
+def _last_of_each(changes: list[Change]) -> Change:
+    """The same changes in one, each place once: a batch may not step for long."""
+    rows, columns, pages = (
+        np.concatenate([np.atleast_1d(part) for part in column])
+        for column in zip(*changes, strict=True)
+    )
+    places = {
+        place: at for at, place in enumerate(zip(rows.tolist(), columns.tolist(), strict=True))
+    }
+    last = np.array(list(places.values()))
+    return rows[last], columns[last], pages[last]
 
 
 def is_one_each(counts: object, rows: int) -> bool:

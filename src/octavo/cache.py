@@ -5,7 +5,7 @@ with nothing changed. The cache knows token ids and page numbers; no tensors, de
 no clock: the same verbs give the same pages in every process.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import count as counter
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -18,13 +18,14 @@ from octavo.decoding import Decoder
 from octavo.errors import (
     CapacityError,
     DuplicateSequence,
+    IdentityError,
     LengthError,
     PlanError,
     StaleSequence,
     StepError,
     UnknownSequence,
 )
-from octavo.events import Cleared, Event, EventLog
+from octavo.events import Event, EventLog
 from octavo.forking import share
 from octavo.guards import Guards
 from octavo.home import Home
@@ -64,7 +65,8 @@ class Cache:
         snapshot_bytes: most bytes of kept states; None: as many as fit.
         rollback: positions that may be taken back, of windows and states.
         depth: steps that may be open at once.
-        on_event: told of pages stored, removed and cleared, as they happen.
+        on_event: told of pages stored, removed and cleared, when the verb that did it is done. What
+            it raises becomes a RuntimeWarning.
 
     Raises:
         LengthError, PlanError: an argument is out of range.
@@ -84,6 +86,8 @@ class Cache:
         depth: int = 1,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
+        if not isinstance(plan, Plan):
+            raise PlanError("plan", plan, "it must come from octavo.plan or Plan.from_pages")
         self.plan, self.prefix = plan, prefix
         self.max_sequences = check_int("max_sequences", max_sequences, 1)
         self.depth = check_int("depth", depth, 1)
@@ -95,10 +99,10 @@ class Cache:
         self._log = log
         if log is not None:
             log.ledger = self._ledger
-        longest = self._ledger.longest if plan.max_length is None else plan.max_length
-        self.max_length = (
-            longest if max_length is None else check_int("max_length", max_length, 1, longest)
-        )
+        longest = plan.tokens if plan.max_length is None else plan.max_length
+        if max_length is not None:
+            longest = check_int("max_length", max_length, 1, plan.max_length)
+        self.max_length = longest
         most = most_snapshots(self._ledger, snapshot_bytes)
         self._promises = Promises(self._ledger)
         self._admission = Admission(
@@ -121,7 +125,7 @@ class Cache:
 
     # -- looking -------------------------------------------------------------------------------
 
-    def peek(self, tokens: Tokens, *, extra: Iterable[Extra] = ()) -> Match:
+    def peek(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Match:
         """What `admit` would find of ``tokens``; changes nothing, not even recency.
 
         Raises:
@@ -135,7 +139,7 @@ class Cache:
         pending = self._admission.pending(ids, identity, hit.boundary, there)
         return self._admission.match(hit, pending)
 
-    def explain_match(self, tokens: Tokens, *, extra: Iterable[Extra] = ()) -> Explanation:
+    def explain_match(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Explanation:
         """Why `admit` would find as much of ``tokens`` as it does, and which group set it.
 
         Raises and costs as `peek`.
@@ -157,25 +161,37 @@ class Cache:
 
         Cost: O(requests + prompt tokens).
         """
-        asked = [self._asked(*request) for request in requests]
+        asked = [self._asked(request) for request in requests]
         return Fit(self._capacity.shortage(asked))
 
-    def _asked(self, item: Sequence | Tokens, limit: int, extra: Iterable[Extra] = ()) -> Asked:
-        check_int("limit", limit, 1)
+    def _asked(self, request: Request) -> Asked:
+        if not isinstance(request, tuple) or len(request) not in (2, 3):
+            right = "each request is (sequence or prompt, limit) or (prompt, limit, extras)"
+            raise LengthError("request", request, None, None, right)
+        item, limit, extra = (*request, ())[:3]
         if isinstance(item, Sequence):
             sequence = self._check(item)
+            limit = check_int("limit", limit, 1)
             return self._capacity.asked_by(sequence, limit)
-        return self._capacity.asked_for(self._guards.prompt(item), limit, read_extras(extra))
+        ids = self._guards.prompt(item)
+        limit = check_int("limit", limit, ids.size)
+        return self._capacity.asked_for(ids, limit, read_extras(extra))
 
-    def need(self, rows: Steppable, counts: Counts = 1) -> dict[str, int]:
+    def need(self, rows: Steppable, counts: Counts = 1, *, ahead: int = 0) -> dict[str, int]:
         """Pages by group that `extend` with the same arguments would take. O(rows).
 
         Raises:
-            As `extend`, for the arguments.
+            As `extend`, but for OutOfPages and too many open steps.
         """
         sequences = self._steppable(rows)
         news = check_counts(counts, len(sequences))
-        return self._capacity.need(zip(sequences, news, strict=True))
+        ahead = check_int("ahead", ahead, 0)
+        waiting = self._waiting()
+        ends = [
+            (s, self._stepper.end(s, s.scheduled, n, ahead, waiting.get(s, 0)))
+            for s, n in zip(sequences, news, strict=True)
+        ]
+        return self._capacity.need([(s, end) for s, end in ends if end > s.scheduled])
 
     def available(self) -> dict[str, int]:
         """Pages by group that one `extend` could take if it took of no other group.
@@ -258,6 +274,8 @@ class Cache:
         self._reap()
         ids, identity = self._guards.prompt(tokens), read_extras(extra, cross)
         bound = self._guards.limit(ids.size, limit, identity, guarantee=guarantee)
+        if not isinstance(id, Hashable):
+            raise IdentityError("id", id, "it must be hashable")
         if id is not None and id in self._sequences:
             raise DuplicateSequence(id)
         self._check_room(1)
@@ -305,9 +323,10 @@ class Cache:
             raise StepError(f"{count} sequences or pins hold pages; release them first")
         self._ledger.evict_all()
         if self._log is not None:
-            self._log.tell(Cleared())
+            self._log.cleared()
+            self._log.deliver()
 
-    def pin(self, tokens: Tokens, *, extra: Iterable[Extra] = ()) -> Pin:
+    def pin(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Pin:
         """Hold the published prefix of ``tokens``, so that it is not evicted until released.
 
         Raises:
@@ -342,9 +361,9 @@ class Cache:
         """
         listed = list(sequences)
         for sequence in listed:
-            self._check(sequence)
-            if sequence._batch is not None or listed.count(sequence) > 1:
+            if self._check(sequence)._batch is not None:
                 raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
+        self._check_distinct(listed)
         names = self._ledger.names
         home = self._home
         batch = Batch(home.new_rows(), names, self._check, home.receive, home.send)
@@ -383,18 +402,15 @@ class Cache:
         self._clock += 1
         step._clock = self._clock
         self._open.append(step)
+        self._tell()
         return step
 
     def _extend(self, rows: Steppable, counts: Counts, ahead: int) -> Step:
         sequences = self._steppable(rows)
         wanted = check_counts(counts, len(sequences))
-        check_int("ahead", ahead, 0)
-        waiting: dict[Sequence, int] = {}
-        for step in self._open:
-            for sequence, wants in zip(step.sequences, step.wants_token.tolist(), strict=True):
-                waiting[sequence] = waiting.get(sequence, 0) + wants
+        ahead = check_int("ahead", ahead, 0)
         batch = rows if isinstance(rows, Batch) else None
-        return self._stepper.extend(sequences, wanted, ahead, batch, waiting)
+        return self._stepper.extend(sequences, wanted, ahead, batch, self._waiting())
 
     def commit(
         self, step: Step, tokens: Learned = None, *, kept: Counts | None = None
@@ -423,6 +439,7 @@ class Cache:
             )
             if done is not None:
                 self._open.pop(0)
+                self._tell()
                 return done
         learned, valid = read_learned(tokens, step), read_kept(kept, step)
         later = {
@@ -446,7 +463,9 @@ class Cache:
         for row in rows:
             self._committer.check(row, later=row.sequence in later)
         self._open.remove(step)
-        return self._committer.commit_rows(rows, step, later)
+        done = self._committer.commit_rows(rows, step, later)
+        self._tell()
+        return done
 
     def abort(self, step: Step) -> None:
         """Undo the newest open step: its slots are given back and nothing is learned.
@@ -459,10 +478,12 @@ class Cache:
 
         Cost: O(rows).
         """
-        if not self._open or self._open[-1] is not step:
+        if not any(step is other for other in self._open):
+            raise StepError("this step is not open: it was committed or aborted, or is not of here")
+        if self._open[-1] is not step:
             raise StepError("this is not the newest open step: steps abort newest first")
         self._open.pop()
-        self._committer.abort(step, [s for s in step.sequences if self._takes_part(s, step)])
+        self._committer.abort(step, {s for s in step.sequences if self._takes_part(s, step)})
 
     # -- going back, sharing, making room ------------------------------------------------------
 
@@ -488,7 +509,7 @@ class Cache:
         Cost: O(pages cut).
         """
         self._check_closed(self._check(sequence))
-        check_int("length", length, 0, sequence.length)
+        length = check_int("length", length, 0, sequence.length)
         if exclusive:
             self._guards.exclusive(sequence, length)
         computed = self._committer.reachable(sequence, min(sequence.computed, length))
@@ -523,13 +544,15 @@ class Cache:
         """
         self._reap()
         self._check_closed(self._check(sequence))
-        check_int("n", n, 1)
+        n = check_int("n", n, 1)
         if sequence.preempted:
             raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
         self._check_room(n)
         self._guards.fork(sequence, n)
         sequence._sync()
-        return [self._fork_one(sequence) for _ in range(n)]
+        children = [self._fork_one(sequence) for _ in range(n)]
+        self._tell()
+        return children
 
     def preempt(self, sequence: Sequence) -> None:
         """Take a sequence's pages away; it keeps its ids and waits for `resume`.
@@ -597,24 +620,35 @@ class Cache:
             self._check(batch.snapshot()[0])
 
     def _steppable(self, rows: Steppable) -> tuple[Sequence, ...]:
+        if not isinstance(rows, Iterable | Sequence):
+            raise UnknownSequence(rows, "is no sequence, batch or list of sequences")
         found = (rows,) if isinstance(rows, Sequence) else tuple(rows)
         if not found:
             raise LengthError("len(rows)", 0, 1, None, "a step has at least one row")
         for sequence in found:
             if self._check(sequence).preempted:
                 raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
-        if len(set(found)) != len(found):
-            twice = next(s for i, s in enumerate(found) if s in found[:i])
-            raise DuplicateSequence(twice.id, "stands in two rows")
+        self._check_distinct(found)
         return found
 
+    @staticmethod
+    def _check_distinct(sequences: Collection[Sequence]) -> None:
+        seen = set[Sequence]()
+        for sequence in sequences if len(set(sequences)) < len(sequences) else ():
+            if sequence in seen:
+                raise DuplicateSequence(sequence.id, "stands in two rows")
+            seen.add(sequence)
+
     def _check_room(self, count: int) -> None:
+        self._reap()  # a handle may have been collected since the verb began
         total = len(self._sequences) + count
         if total > self.max_sequences:
             raise CapacityError("sequences", total, self.max_sequences, "max_sequences")
 
     def _check_oldest(self, step: Step) -> None:
-        if not self._open or self._open[0] is not step:
+        if not any(step is other for other in self._open):
+            raise StepError("this step is not open: it was committed or aborted, or is not of here")
+        if self._open[0] is not step:
             raise StepError("this is not the oldest open step: steps commit oldest first")
 
     def _check_closed(self, sequence: Sequence) -> None:
@@ -622,6 +656,18 @@ class Cache:
             raise StepError(f"a step of sequence {sequence.id!r} is open; commit or abort it first")
 
     # -- moves ---------------------------------------------------------------------------------
+
+    def _waiting(self) -> dict[Sequence, int]:
+        """Tokens each sequence will learn from steps that are still open."""
+        waiting: dict[Sequence, int] = {}
+        for step in self._open:
+            for sequence, wants in zip(step.sequences, step.wants_token.tolist(), strict=True):
+                waiting[sequence] = waiting.get(sequence, 0) + wants
+        return waiting
+
+    def _tell(self) -> None:
+        if self._log is not None:
+            self._log.deliver()
 
     def _new_id(self) -> int:
         return next(number for number in self._ids if number not in self._sequences)
@@ -655,10 +701,10 @@ class Cache:
         """Take back what handles held that were collected without a release."""
         while self._orphans:
             orphan = self._orphans.pop()
-            rows, row = self._home.rows, orphan.row
             if not orphan.preempted:
-                self._let_go(rows, row, orphan.fetches)
-            self._home.free(row)
+                self._let_go(orphan.rows, orphan.row, orphan.fetches)
+            if orphan.at_home:
+                self._home.free(orphan.row)
 
     def _takes_part(self, sequence: Sequence, step: Step) -> bool:
         """Whether ``step``'s results still mean anything to ``sequence``."""

@@ -10,7 +10,7 @@ from octavo.admission import Admission
 from octavo.errors import PlanError
 from octavo.identity import Identity
 from octavo.ledger import Ledger
-from octavo.promises import Promises, total_needs
+from octavo.promises import Promises, open_page_shared, total_needs
 from octavo.sequences import Ints, Sequence
 from octavo.spec import check_int
 
@@ -47,17 +47,27 @@ class Capacity:
 
     def asked_by(self, sequence: Sequence, limit: int) -> Asked:
         """A sequence that is to run to ``limit``. O(columns)."""
-        groups = range(len(self._ledger.groups))
-        held = [sequence._rows.held(sequence._row, group).size for group in groups]
+        held = [self._own(sequence, group) for group in range(len(self._ledger.groups))]
         return Asked(sequence, limit, sequence._identity, held, [])
+
+    def _own(self, sequence: Sequence, group: int) -> int:
+        """Pages it needs not take again: in a window only those that come free as it slides on."""
+        ledger = self._ledger
+        pages = sequence._rows.held(sequence._row, group)
+        if group in ledger.sliding:
+            return int((ledger.pool.state(group)[0][pages] == 1).sum())
+        if group in ledger.token_groups and not sequence.preempted:
+            return pages.size - bool(open_page_shared(ledger, sequence, group))
+        return int(pages.size)
 
     def asked_for(self, ids: Ints, limit: int, identity: Identity) -> Asked:
         """A prompt that is to run to ``limit``. O(len(ids))."""
         hit = self._admission.find(ids, identity)
         pages = self._admission.pages(hit, identity)
-        tokens, cross = self._ledger.token_groups, self._ledger.cross_groups
+        ledger = self._ledger
+        states, windows = ledger.state_groups, ledger.sliding
         held = [
-            hit.boundary if group in tokens else int(found.size) if group in cross else 0
+            0 if group in states or group in windows else int(found.size)
             for group, found in enumerate(pages)
         ]
         return Asked(None, limit, identity, held, pages)
@@ -75,9 +85,8 @@ class Capacity:
         short = self._ledger.short(need, self._promises.owed(ends), [sorted(p) for p in pinned])
         return dict(zip(self._ledger.names, short, strict=True))
 
-    def need(self, news: Iterable[tuple[Sequence, int]]) -> dict[str, int]:
-        """Pages by group that these sequences take for so many further positions. O(sequences)."""
-        ends = [(sequence, sequence.scheduled + count) for sequence, count in news if count]
+    def need(self, ends: Iterable[tuple[Sequence, int]]) -> dict[str, int]:
+        """Pages by group that these sequences take to come so far. O(sequences)."""
         return dict(zip(self._ledger.names, total_needs(self._ledger, ends), strict=True))
 
     def available(self) -> dict[str, int]:
@@ -103,6 +112,8 @@ def most_snapshots(ledger: Ledger, snapshot_bytes: int | None) -> list[int | Non
     if snapshot_bytes is None:
         return [None] * len(ledger.groups)
     check_int("snapshot_bytes", snapshot_bytes, 0)
+    if not ledger.state_groups:
+        raise PlanError("snapshot_bytes", snapshot_bytes, "the plan has no states to keep")
     sizes = [ledger.groups[g].page_bytes * ledger.groups[g].parts for g in ledger.state_groups]
     if not all(sizes):
         right = "it needs a plan that knows how many bytes a state has"

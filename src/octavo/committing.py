@@ -171,6 +171,8 @@ class Committer:
         sequence, known = row.sequence, row.sequence.length + row.learned.size
         if known > sequence.limit:
             raise CapacityError("length", known, sequence.limit, f"limit of {sequence.id!r}")
+        if row.context == row.past:
+            return
         if row.computed > known:
             why = f"sequence {sequence.id!r} would have KV for tokens it does not know"
             raise LengthError("computed", row.computed, 0, known, why)
@@ -256,6 +258,7 @@ class Committer:
             if reached and self._span(sequence, end) * ledger.page_size == end:
                 self._keep_state(sequence, group, pages)
             ledger.pool.release(pages, group)
+            ledger.in_flight[group] -= 1
         step._kept_states = []
 
     def _keep_state(self, sequence: Sequence, group: int, pages: tuple[int, ...]) -> None:
@@ -297,7 +300,7 @@ class Committer:
 
     def _check_windows(self, sequence: Sequence, computed: int) -> None:
         ledger, rows, row = self._ledger, sequence._rows, sequence._row
-        for group in ledger.sliding:
+        for group in ledger.sliding if computed else ():
             _, first = ledger.kept_columns(group, computed)
             dropped = int(rows.first[group][row])
             if first < dropped and ledger.sink_columns(group) < dropped:
@@ -312,11 +315,22 @@ class Committer:
         columns = min(span, computed // ledger.page_size)
         node = ledger.index.ancestor(rows.tip[row], span - columns) if columns else 0
         while columns:
-            has = all(node in ledger.index.pages(g) for g in ledger.state_groups)
-            if has and self._windows_reach(sequence, columns * ledger.page_size):
+            if self._can_fetch(node) and self._windows_reach(sequence, columns * ledger.page_size):
                 return columns * ledger.page_size
             node, columns = ledger.index.ancestor(node, 1), columns - 1
         return 0
+
+    def _can_fetch(self, node: int) -> bool:
+        """Whether the state after ``node`` is kept and can be held beside what is promised."""
+        ledger = self._ledger
+        pinned: list[tuple[int, ...]] = [() for _ in ledger.groups]
+        for group in ledger.state_groups:
+            pages = ledger.index.pages(group).get(node)
+            if not isinstance(pages, tuple):
+                return False
+            pinned[group] = pages
+        owed = self._promises.owed()
+        return owed is None or not any(ledger.short([0] * len(owed), owed, pinned))
 
     def _windows_reach(self, sequence: Sequence, computed: int) -> bool:
         try:
@@ -353,6 +367,8 @@ class Committer:
     def _cut(self, sequence: Sequence, group: int, keep: int) -> None:
         rows, row = sequence._rows, sequence._row
         columns = keep + rows.tables[group][row, keep:].nonzero()[0]
+        if columns.size and sequence._batch is not None:
+            rows.part_from_views(len(sequence._batch))
         self._ledger.cut(rows, row, group, keep)
         if sequence._batch is not None and columns.size:
             sequence._batch.note(group, np.full(columns.size, row), columns, columns * 0)
@@ -376,7 +392,7 @@ class Committer:
             self._ledger.pool.release(pages, group)
         sequence._fetch = []
 
-    def abort(self, step: Step, sequences: list[Sequence]) -> None:
+    def abort(self, step: Step, sequences: set[Sequence]) -> None:
         """Undo ``step`` for ``sequences``: give back its pages. O(rows)."""
         spans = zip(step.sequences, step.past.tolist(), step.counts.tolist(), strict=True)
         for sequence, past, count in spans:
@@ -385,9 +401,10 @@ class Committer:
         self._take_back_cross(step, sequences)
         for _, group, pages, _ in step._kept_states:
             self._ledger.pool.release(pages, group)
+            self._ledger.in_flight[group] -= 1
         step._kept_states = []
 
-    def _take_back_cross(self, step: Step, sequences: list[Sequence]) -> None:
+    def _take_back_cross(self, step: Step, sequences: set[Sequence]) -> None:
         """Cross inputs this step was to write are not there: another step must."""
         ledger = self._ledger
         for group in ledger.cross_groups:

@@ -220,8 +220,8 @@ class Decoder:
         step = Step(
             sequences=batch.snapshot(),
             counts=constants.counts,
-            input_ids=constants.zeros if cursor.ahead else cursor.ids,
-            positions=past,
+            input_ids=np.zeros(cursor.count, np.int32) if cursor.ahead else cursor.ids,
+            positions=past.copy(),
             query_start=constants.query_start,
             past=past,
             context=past + constants.counts,
@@ -243,6 +243,7 @@ class Decoder:
 
     def _view(self, cursor: Cursor, group: int) -> View:
         ledger, rows, count = self._ledger, cursor.batch.rows, cursor.count
+        rows.viewed = True
         if group in ledger.state_groups:
             table = rows.tables[group][:count]
             return self._stepper.state_view(group, table, rows.scheduled[:count], 1)

@@ -11,6 +11,7 @@ says in its message which field is wrong, what it held and what would be right.
     ├── CapacityError (ValueError)          name, value, limit
     ├── UnknownSequence (KeyError)          id
     │   └── StaleSequence
+    ├── UnknownGroup (KeyError)             name, known
     ├── DuplicateSequence (ValueError)      id
     ├── LengthError (ValueError)            name, value, low, high
     ├── TokenError (ValueError)             index, value
@@ -99,6 +100,17 @@ class StaleSequence(UnknownSequence):
         super().__init__(id, "has been released; its handle is stale")
 
 
+class UnknownGroup(OctavoError, KeyError):
+    """The plan has no group of that name."""
+
+    def __init__(self, name: object, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(f"no group {name!r}; the plan's groups are {', '.join(self.known)}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class DuplicateSequence(OctavoError, ValueError):
     """The id is in use, or the same sequence stands twice in one batch."""
 
@@ -141,7 +153,8 @@ class RollbackUnsupported(OctavoError, ValueError):
 
     def __init__(self, group: str, kept_from: int) -> None:
         self.group, self.kept_from = group, kept_from
-        super().__init__(f"group {group} keeps nothing before position {kept_from}")
+        why = "ask for rollback when the cache is made to keep more"
+        super().__init__(f"group {group} keeps nothing before position {kept_from}; {why}")
 
 
 class IntegrityError(OctavoError, AssertionError):

@@ -4,10 +4,16 @@ Pages are named by digests that are equal in every process; they are computed on
 listens.
 """
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from octavo.identity import Extra, page_digest, read_extras, root_digest
 from octavo.ledger import Ledger, Removal
+from octavo.matching import page_keys, shareable_pages
+from octavo.sequences import Tokens, check_tokens
+from octavo.spec import check_int
 
 
 class Stored(NamedTuple):
@@ -51,27 +57,60 @@ class Cleared(NamedTuple):
 Event = Stored | Removed | Cleared
 
 
+def page_digests(tokens: Tokens, page_size: int, extra: Iterable[Extra] = ()) -> list[bytes]:
+    """Digests of the full pages of a prompt, as the events name them: what a router looks up.
+
+    Pages from a medium without a digest on have none. O(len(tokens)).
+
+    Raises:
+        TokenError, LengthError, IdentityError: as `octavo.Cache.admit`.
+    """
+    check_int("page_size", page_size, 1)
+    ids, identity = check_tokens(tokens), read_extras(extra)
+    count = shareable_pages(identity, ids.size, page_size)
+    digests, digest = [], root_digest(identity.root)
+    for key in page_keys(ids, identity, page_size, 0, count):
+        digest = page_digest(digest, *((key, ()) if isinstance(key, bytes) else key))
+        digests.append(digest)
+    return digests
+
+
 class EventLog:
-    """Turns what the ledger and commits report into events.
+    """Turns what the ledger and commits report into events, told when the verb is done.
 
     Args:
-        tell: called with each event.
+        tell: called with each event. What it raises becomes a RuntimeWarning: the verb has
+            happened.
     """
 
     ledger: Ledger
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
-        self.tell = tell
+        self._tell = tell
+        self._queue: deque[Event] = deque()
+
+    def cleared(self) -> None:
+        """Every published page was forgotten."""
+        self._queue.append(Cleared())
+
+    def deliver(self) -> None:
+        """Tell what happened since the last call, in order. O(events)."""
+        while self._queue:
+            try:
+                self._tell(self._queue.popleft())
+            except Exception as error:  # noqa: BLE001, whatever a listener raises
+                text = f"on_event raised {error!r}; the verb it was told of has happened"
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def stored(self, group: int, nodes: Sequence[int], pages: Sequence[int]) -> None:
         """New pages in the index."""
         index, name = self.ledger.index, self.ledger.names[group]
         for node, page in zip(nodes, pages, strict=True):
             parent = index.digest(index.ancestor(node, 1))
-            self.tell(Stored(index.digest(node), parent, name, page, index.copies(node)))
+            self._queue.append(Stored(index.digest(node), parent, name, page, index.copies(node)))
 
     def removed(self, removal: Removal) -> None:
         """A page is about to leave the index."""
         index, name = self.ledger.index, self.ledger.names[removal.group]
         copies = index.copies(removal.node) - 1
-        self.tell(Removed(index.digest(removal.node), name, removal.reason, copies))
+        self._queue.append(Removed(index.digest(removal.node), name, removal.reason, copies))

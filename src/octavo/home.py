@@ -54,6 +54,8 @@ class Home:
         """Forget what its row held; a batch cannot step until it is resumed or removed."""
         batch, rows, row = sequence._batch, sequence._rows, sequence._row
         widths = [] if batch is None else batch.widths(row)
+        if batch is not None:
+            rows.part_from_views(len(batch))
         rows.clear(row)
         if batch is not None:
             batch.idle.add(sequence)

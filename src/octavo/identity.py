@@ -15,6 +15,7 @@ from octavo.spec import check_int
 
 MediaKey = tuple[tuple[str | bytes | None, int, int], ...]
 """Digests of the media in a page, and where each begins and ends relative to it."""
+_MAX_POSITION = 2**31 - 1
 _DOMAIN = b"octavo.page.v1"
 
 
@@ -57,8 +58,10 @@ class Media:
     def __post_init__(self) -> None:
         if self.digest is not None and not (isinstance(self.digest, (str, bytes)) and self.digest):
             raise IdentityError("Media.digest", self.digest, "it must be text or bytes, or None")
-        check_int("Media.start", self.start, 0)
-        check_int("Media.stop", self.stop, self.start + 1)
+        start = check_int("Media.start", self.start, 0, _MAX_POSITION)
+        object.__setattr__(self, "start", start)
+        stop = check_int("Media.stop", self.stop, start + 1, _MAX_POSITION)
+        object.__setattr__(self, "stop", stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ class CrossInput:
     def __post_init__(self) -> None:
         if not (isinstance(self.digest, (str, bytes)) and self.digest):
             raise IdentityError("cross.digest", self.digest, "it must be text or bytes")
-        check_int("cross.length", self.length, 1)
+        length = check_int("cross.length", self.length, 1, _MAX_POSITION)
+        object.__setattr__(self, "length", length)
 
 
 Extra = Salt | Adapter | Media | CrossInput

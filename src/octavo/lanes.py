@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.policies import Policy
+from octavo.spec import check_int
 
 Index = NDArray[np.intp]
 Bools = NDArray[np.bool_]
@@ -62,7 +63,11 @@ class Lanes:
         self.waiting = [0] * (policy.lanes + 1)
         self._rings = [_Ring() for _ in self.waiting]
         self._policy, self._usable, self._clock = policy, usable, 1
-        self._choices = (policy.lane(reused=False), policy.lane(reused=True))
+        check_int("lanes", policy.lanes, 1, 100)
+        self._choices = tuple(
+            check_int("lane", policy.lane(reused=reused), 1, policy.lanes)
+            for reused in (False, True)
+        )
 
     def __len__(self) -> int:
         return sum(self.waiting)
@@ -118,6 +123,7 @@ class Lanes:
         for number in range(len(self.waiting) - 1, 1, -1):
             waiting = self.waiting[number]
             excess = self._policy.excess(number, waiting, self._usable) if waiting else 0
+            excess = min(max(0, int(excess)), waiting)
             if excess:
                 pages = self._oldest(number, excess)
                 self._append(number - 1, pages)

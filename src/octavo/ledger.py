@@ -20,8 +20,6 @@ from octavo.policies import Policy
 from octavo.prefix import PrefixIndex
 from octavo.rows import Rows
 
-_MAX_LENGTH = 2**31 - 1
-
 
 class Removal(NamedTuple):
     """A page taken out of the prefix index: its node and group, and why."""
@@ -64,6 +62,7 @@ class Ledger:
         self.cross: list[dict[CrossInput, Pages]] = [{} for _ in self.groups]
         self._cross_of: list[dict[int, CrossInput]] = [{} for _ in self.groups]
         self.snapshots: list[dict[int, None]] = [{} for _ in self.groups]
+        self.in_flight = [0 for _ in self.groups]
         self.peak = self.evicted = 0
 
     def _make_pool(self, policy: str | Policy) -> PagePool | ParentPool:
@@ -78,12 +77,6 @@ class Ledger:
     def _slides(self, group: int) -> bool:
         """Whether the group ever gives pages back while its sequence goes on."""
         return self.groups[group].lifetime.floor(2**62) > 0
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence the pool could hold alone."""
-        full = [g for g in self.token_groups if g not in self.sliding]
-        return min((self.pool.total(g) * self.page_size for g in full), default=_MAX_LENGTH)
 
     # -- supply --------------------------------------------------------------------------------
 
@@ -179,6 +172,12 @@ class Ledger:
         self.pool.publish(pages, group)
         kept[node] = None
         return True
+
+    def has_room_for_state(self, group: int, most: int | None) -> bool:
+        """Whether one more state may be kept; gives up the one used longest ago where it must."""
+        if most is None or len(self.snapshots[group]) + self.in_flight[group] < most:
+            return True
+        return most > 0 and self._give_up_state(group)
 
     def _give_up_state(self, group: int) -> bool:
         refs, _ = self.pool.state(group)

@@ -123,14 +123,3 @@ def lifetime_of(kind: LayerKind) -> Lifetime:
     if isinstance(kind, Attention) and kind.chunk is not None:
         return Chunked(chunk=check_int("chunk", kind.chunk, 1))
     return Lifetime()
-
-
-def group_name(kind: LayerKind) -> str:
-    """full, window_W, window_W_sS, chunked_C, state or cross. O(1)."""
-    lifetime = lifetime_of(kind)
-    if isinstance(lifetime, Window):
-        sinks = f"_s{lifetime.sink_tokens}" if lifetime.sink_tokens else ""
-        return f"window_{lifetime.window}{sinks}"
-    if isinstance(lifetime, Chunked):
-        return f"chunked_{lifetime.chunk}"
-    return lifetime.form if lifetime.form != "tokens" else "full"

@@ -20,7 +20,7 @@ from octavo.spec import check_int
 Pages = NDArray[np.int32]
 SomePages = NDArray[np.integer[Any]] | Sequence[int]
 OnEvict = Callable[[int, Index], None]
-"""Called with the group's number and the pages given up, which are free already."""
+"""Called with the group's number and the pages given up, before they can be handed out again."""
 
 
 def ignore(group: int, pages: Index) -> None:
@@ -56,7 +56,7 @@ class PagePool:
         self.published = np.zeros(num_pages, np.bool_)
         self.on_evict = on_evict
         self._groups = groups
-        self._owner = np.zeros(num_pages, np.int8)
+        self._owner = np.zeros(num_pages, np.int32)
         self._live = [0] * groups
         self._lanes = Lanes(num_pages, num_pages - 1, find_policy(policy))
         self._stack = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
@@ -247,14 +247,11 @@ class PagePool:
             short = {str(group): count - self.evictable}
             raise OutOfPages(count + self._free, self._free, self.evictable, short)
         pages = self._lanes.pop(count)
+        owners = self._owner[pages]
+        for owner in np.unique(owners).tolist() if self._groups > 1 else (0,):
+            self.on_evict(owner, pages[owners == owner])
         self.published[pages] = self._lanes.reused[pages] = False
         self._push(pages[::-1])
-        if self._groups == 1:
-            self.on_evict(0, pages)
-            return
-        owners = self._owner[pages]
-        for owner in np.unique(owners).tolist():
-            self.on_evict(owner, pages[owners == owner])
 
     def _push(self, pages: Index) -> None:
         self._stack[self._free : self._free + pages.size] = pages

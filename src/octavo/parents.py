@@ -11,7 +11,7 @@ on the pages of parents it has live pages in, then on parents without any live p
 """
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from octavo.policies import Policy, find_policy
 from octavo.spec import check_int
 
 _FREE = -1
+_SLACK = 64
 
 
 class _Space:
@@ -75,7 +76,7 @@ class ParentPool:
         chosen = find_policy(policy)
         self.on_evict = on_evict
         self._spaces = [_Space(check_int("K", k, 1), parents, chosen) for k in per_parent]
-        self._owner = np.full(parents, _FREE, np.int8)
+        self._owner = np.full(parents, _FREE, np.int32)
         self._live = np.zeros(parents, np.int32)
         self._vacant = np.zeros(parents, np.int32)
         self._free = list(range(parents))[::-1]
@@ -211,8 +212,8 @@ class ParentPool:
         for group, space in enumerate(self._spaces):
             idle = np.flatnonzero(space.lanes.lane >= 0)
             if idle.size:
-                self.unpublish(idle, group)
                 self.on_evict(group, idle)
+                self.unpublish(idle, group)
 
     def check(self) -> None:
         """Raise IntegrityError at the first equation between parents and pages that fails.
@@ -305,8 +306,8 @@ class ParentPool:
 
     def _give_up(self, group: int, pages: list[int]) -> None:
         index = np.array(pages, np.intp)
-        self.unpublish(index, group)
         self.on_evict(group, index)
+        self.unpublish(index, group)
 
     def _drop(self, group: int, page: int, *, cold: bool) -> None:
         """``page`` lost its last holder."""
@@ -315,7 +316,7 @@ class ParentPool:
             space.lanes.add(np.array([page], np.intp), cold=cold)
             self._count_live(group, parent, -1)
             if self._live[parent]:
-                heappush(space.heap, (*space.lanes.rank(page), page))
+                self._wait(space, page)
         else:
             self._count_live(group, parent, -1)
             self._count_vacant(group, parent, 1)
@@ -365,12 +366,27 @@ class ParentPool:
         """A parent got its first live page: its evictable pages can now be given up singly."""
         for page in space.pages(parent):
             if space.lanes.lane[page] >= 0:
-                heappush(space.heap, (*space.lanes.rank(page), page))
+                self._wait(space, page)
+
+    def _wait(self, space: _Space, page: int) -> None:
+        """An evictable page beside live ones can be given up; stale entries are swept at times."""
+        heappush(space.heap, (*space.lanes.rank(page), page))
+        if len(space.heap) > 2 * space.refs.size + _SLACK:
+            idle = np.flatnonzero(space.lanes.lane >= 0).tolist()
+            space.heap = [(*space.lanes.rank(p), p) for p in idle if self._live[space.parent(p)]]
+            heapify(space.heap)
 
     def _offer(self, parent: int) -> None:
         """A parent without live pages can be given up whole."""
         if self._is_idle(parent):
             heappush(self._idle, (*self._warmth(parent), parent))
+        if len(self._idle) > 2 * self.usable + _SLACK:
+            self._idle = [
+                (*self._warmth(bound), bound)
+                for bound in range(self.usable)
+                if self._is_idle(bound)
+            ]
+            heapify(self._idle)
 
     def _is_idle(self, parent: int) -> bool:
         return bool(self._owner[parent] != _FREE and not self._live[parent])

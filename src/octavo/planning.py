@@ -5,7 +5,7 @@ Exact integers only; no float on the way to a byte count. Knows no device and al
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard, get_args
@@ -15,7 +15,7 @@ from octavo.dtypes import dtype as find_dtype
 from octavo.errors import BudgetTooSmall, PlanError
 from octavo.geometry import Order, TensorPlan, arena_bytes, lay_out, row_bytes
 from octavo.lifetimes import FULL, Lifetime, lifetime_of
-from octavo.spec import Attention, LayerKind, ModelSpec, check_int
+from octavo.spec import Attention, LayerKind, ModelSpec, State, check_int
 
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -68,6 +68,12 @@ class GroupPlan:
     lifetime: Lifetime = FULL
     pages_per_parent: int = 1
     parts: int = 1
+
+    def steady_pages(self, length: int, page_size: int) -> int:
+        """Pages of a sequence of ``length`` tokens, cross inputs left out. O(1)."""
+        if self.lifetime.form == "tokens":
+            return self.lifetime.steady_pages(length, page_size)
+        return self.parts if self.lifetime.form == "state" else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +133,8 @@ class Plan:
 
         Cost: O(1).
         """
-        check_int("page_size", page_size, 1)
-        check_int("num_pages", num_pages, 2, _MAX_PAGES, "page 0 is the null page")
-        if max_length is not None:
-            check_int("max_length", max_length, 1)
-            why = f"the null page and {max_length} tokens in pages of {page_size}"
-            need = 1 + -(-max_length // page_size)
-            check_int("num_pages", num_pages, need, _MAX_PAGES, why)
+        page_size = check_int("page_size", page_size, 1)
+        num_pages = check_int("num_pages", num_pages, 2, _MAX_PAGES, "page 0 is the null page")
         kinds = {"full": Attention(1, 1, 1)} if groups is None else groups
         if not kinds:
             raise PlanError("groups", groups, "a plan has at least one group")
@@ -141,6 +142,11 @@ class Plan:
         for name in (*per_parent, *cut, *sizes):
             if name not in kinds:
                 raise PlanError("group", name, f"the plan's groups are {', '.join(kinds)}")
+        for name, kind in kinds.items():
+            if not isinstance(kind, LayerKind):
+                raise PlanError(f"groups[{name!r}]", kind, "it must be Attention, State or Cross")
+            if name in cut and not isinstance(kind, State):
+                raise PlanError(f"parts[{name!r}]", cut[name], "only states are cut into parts")
         plans = {
             name: GroupPlan(
                 name,
@@ -151,8 +157,20 @@ class Plan:
             )
             for name, kind in kinds.items()
         }
+        for group in plans.values():
+            ids = 1 + (num_pages - 1) * group.pages_per_parent
+            if ids * page_size > 2**31:
+                right = f"slots must be int32: at most {2**31} for pages x page_size of a group"
+                raise PlanError("num_pages", num_pages, right)
         packed = pages_per_parent is not None
-        return cls(page_size, num_pages, MappingProxyType(plans), max_length, packed=packed)
+        made = cls(page_size, num_pages, MappingProxyType(plans), max_length, packed=packed)
+        if max_length is not None:
+            max_length = check_int("max_length", max_length, 1, _MAX_PAGES)
+            made = replace(made, max_length=max_length)
+            need = 1 + made.pages(max_length)
+            why = f"the null page and one sequence of {max_length} tokens"
+            check_int("num_pages", num_pages, need, _MAX_PAGES, why)
+        return made
 
     @property
     def usable_pages(self) -> int:
@@ -171,8 +189,8 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Tokens all usable pages hold together."""
-        return self.usable_pages * self.page_size
+        """Tokens of the longest sequence all usable pages could hold. O(groups)."""
+        return self._longest(1)
 
     @property
     def arena_bytes(self) -> int:
@@ -181,25 +199,50 @@ class Plan:
         return 0 if b is None else b.total - b.remainder - b.reserved
 
     def pages(self, length: int) -> int:
-        """Pages a sequence of ``length`` tokens takes. O(1)."""
-        return -(-length // self.page_size)
+        """Pages (packed: parents) that one sequence of ``length`` tokens takes. O(groups).
+
+        Windows count as they are when it runs token by token; cross inputs are left out.
+        """
+        return self._parents(1, length)
 
     def max_sequences(self, length: int) -> Fraction:
-        """Sequences of ``length`` tokens that fit at once, exactly. O(1).
+        """Sequences of ``length`` tokens that fit at once, exactly. O(groups).
 
         Raises:
             LengthError: ``length`` is less than 1.
         """
-        return Fraction(self.usable_pages, self.pages(check_int("length", length, 1)))
+        steady = self._steady(check_int("length", length, 1))
+        return self.usable_pages / sum((Fraction(n, k) for n, k in steady), Fraction(0))
 
     def max_length_for(self, sequences: int) -> int:
-        """Longest length at which ``sequences`` of them fit at once, 0 for none. O(1).
+        """Longest length at which ``sequences`` of them fit at once, 0 for none. O(groups).
 
         Raises:
             LengthError: ``sequences`` is less than 1.
         """
-        length = self.usable_pages // check_int("sequences", sequences, 1) * self.page_size
+        length = self._longest(check_int("sequences", sequences, 1))
         return length if self.max_length is None else min(length, self.max_length)
+
+    def _steady(self, length: int) -> list[tuple[int, int]]:
+        """(pages, pages a parent) of each group for one sequence of ``length`` tokens."""
+        return [
+            (group.steady_pages(length, self.page_size), group.pages_per_parent)
+            for group in self.groups.values()
+        ]
+
+    def _parents(self, sequences: int, length: int) -> int:
+        return sum(-(-sequences * n // k) for n, k in self._steady(length))
+
+    def _longest(self, sequences: int) -> int:
+        """By bisection; 2**31 - 1 where nothing grows with the length."""
+        low, high = 0, _MAX_PAGES
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._parents(sequences, middle) <= self.usable_pages:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def explain(self) -> str:
         """The plan in words, with the arithmetic. O(layers)."""

@@ -9,6 +9,7 @@ whatever the policy. Policies know counts only; not pages, tokens or tables.
 from typing import ClassVar, Protocol, runtime_checkable
 
 from octavo.errors import PlanError
+from octavo.spec import check_int
 
 
 @runtime_checkable
@@ -63,7 +64,7 @@ class SLRU:
     lanes: ClassVar[int] = 2
 
     def __init__(self, percent: int = 20) -> None:
-        self.percent = percent
+        self.percent = check_int("percent", percent, 0, 100)
 
     def lane(self, *, reused: bool) -> int:
         """Lane 2 for a reused page, lane 1 for any other."""

@@ -1,7 +1,7 @@
 """What a cache answers: small named results without any behaviour but a pin's release."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from octavo.errors import StepError
 from octavo.sequences import Ints
@@ -51,7 +51,9 @@ class Stats(NamedTuple):
 
 
 class Pin:
-    """A published prefix held so that it is not evicted. Made by `Cache.pin`.
+    """A published prefix held until it is released, so that it is not evicted. Made by `Cache.pin`.
+
+    As a context manager it is released at the end.
 
     Attributes:
         tokens: leading tokens held.
@@ -61,6 +63,12 @@ class Pin:
     def __init__(self, tokens: int, pages: list[Ints], unpin: "Callable[[Pin], None]") -> None:
         self.tokens, self.pages, self._unpin = tokens, pages, unpin
         self._held = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Let go. O(pages).

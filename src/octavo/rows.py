@@ -35,6 +35,7 @@ class Rows:
         tail: int32[capacity, page_size], token ids of the page that holds position ``computed``;
             only maintained while a row decodes token by token.
         tip: prefix index node of each row's last full page.
+        viewed: whether a step may hold a view of the tables.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Rows:
         self.first = [np.zeros(capacity, np.int64) for _ in groups]
         self.tail = np.zeros((capacity, page_size), np.int32)
         self.tip: list[int] = [0] * capacity
+        self.viewed = False
 
     def held(self, row: int, group: int) -> Ints:
         """Pages of ``row`` in ``group`` by column, dropped columns left out. O(columns)."""
@@ -72,6 +74,20 @@ class Rows:
         grown = np.zeros((self.capacity, max(width, 2 * old.shape[1], _GROWS)), np.int32)
         grown[:, : old.shape[1]] = old
         self.tables[group] = grown
+
+    def part_from_views(self, used: int) -> None:
+        """Leave tables that steps were given as they are, before entries of a row change.
+
+        Args:
+            used: rows in use.
+
+        Cost: O(used x width) once after a step was given a view.
+        """
+        if self.viewed:
+            self.viewed = False
+            for group, table in enumerate(self.tables):
+                self.tables[group] = np.zeros_like(table)
+                self.tables[group][:used] = table[:used]
 
     def clear(self, row: int) -> None:
         """Forget what ``row`` held. O(columns)."""

@@ -8,7 +8,7 @@ Handles are read by everyone and changed by their Cache alone.
 import warnings
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,17 +70,19 @@ def _first_bad(items: Any) -> TokenError:
 
 
 class Orphan(NamedTuple):
-    """What a handle that was collected without a release left behind, outside any batch.
+    """What a handle that was collected without a release left behind.
 
     Attributes:
-        id: its name.
-        row: its row in the cache's own rows.
+        rows: its batch's, which was collected with it, or the cache's own.
+        row: its row there.
+        at_home: whether they are the cache's own.
         preempted: whether it held nothing.
         fetches: states it held, by group.
     """
 
-    id: object
+    rows: Rows
     row: int
+    at_home: bool
     preempted: bool
     fetches: list[tuple[int, Ints]]
 
@@ -130,6 +132,9 @@ class Sequence:
         self._stops: set[int] = set()
         self._fetch: list[tuple[int, Ints]] = []
         self._numbers: tuple[int, int, int, int] | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Sequence is a handle: it cannot be copied or pickled")
 
     def __repr__(self) -> str:
         state = f"known {self.length}, scheduled {self.scheduled}, computed {self.computed}"
@@ -230,7 +235,8 @@ class Sequence:
 
     def __del__(self) -> None:
         if getattr(self, "_numbers", ()) is None:
-            self._cache._orphans.append(Orphan(self.id, self._row, self.preempted, self._fetch))
+            left = Orphan(self._rows, self._row, self._batch is None, self.preempted, self._fetch)
+            self._cache._orphans.append(left)
             self._numbers = (0, 0, 0, 0)
             text = f"sequence {self.id!r} was collected while it held pages; release it"
             warnings.warn(text, ResourceWarning, stacklevel=2)

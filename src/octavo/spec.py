@@ -24,7 +24,10 @@ def check_int(name: str, value: object, low: int, high: int | None = None, why: 
     elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise LengthError(name, value, low, high, why)
     else:
-        number = value.__index__()
+        try:
+            number = value.__index__()
+        except TypeError:  # an array
+            raise LengthError(name, value, low, high, why) from None
     if number < low or (high is not None and number > high):
         raise LengthError(name, number, low, high, why)
     return number
@@ -61,6 +64,8 @@ class Attention:
                 check_int(name, getattr(self, name), 1)
         if self.window is not None and self.chunk is not None:
             raise ConfigError("chunk", self.chunk, "a layer has a window or chunks, not both")
+        if self.sink_tokens and self.window is None:
+            raise ConfigError("sink_tokens", self.sink_tokens, "only a window has sinks")
 
     @property
     def elements_per_token(self) -> int:

@@ -102,7 +102,7 @@ class Stepper:
         ledger = self._ledger
         starts = [s.scheduled for s in sequences]
         ends = [
-            self._end(s, start, count, ahead, waiting.get(s, 0))
+            self.end(s, start, count, ahead, waiting.get(s, 0))
             for s, start, count in zip(sequences, starts, counts, strict=True)
         ]
         if ends == starts:
@@ -138,7 +138,7 @@ class Stepper:
             sequence._rows.scheduled[sequence._row] = end
             sequence._leave_run()
 
-    def _end(self, sequence: Sequence, start: int, count: int, ahead: int, waiting: int) -> int:
+    def end(self, sequence: Sequence, start: int, count: int, ahead: int, waiting: int) -> int:
         """Where ``sequence`` comes to; clipped at its limit where it runs ahead, else refused."""
         end, limit, known = start + count, sequence.limit, sequence.length
         lost = self._ledger.state_groups and start < sequence._rows.floor[sequence._row]
@@ -270,9 +270,10 @@ class Stepper:
             counts = [0] * len(ledger.groups)
             for group in ledger.state_groups:
                 counts[group] = ledger.groups[group].parts
-            refused = any(self._most_snapshots[g] == 0 for g in ledger.state_groups)
-            owed = self._promises.owed(moving)
-            if refused or any(ledger.short(counts, owed)):
+            owed, most = self._promises.owed(moving), self._most_snapshots
+            if any(ledger.short(counts, owed)):
+                continue
+            if not all(ledger.has_room_for_state(g, most[g]) for g in ledger.state_groups):
                 continue
             taken = ledger.take_all(counts, owed)
             states += self._place_snapshot(sequence, moving[sequence], taken, copies)
@@ -291,6 +292,7 @@ class Stepper:
             source.extend(rows.tables[group][row, unit : unit + parts].tolist())
             target.extend(pages.tolist())
             states.append((sequence, group, tuple(pages.tolist()), end))
+            ledger.in_flight[group] += 1
         return states
 
     def _make(

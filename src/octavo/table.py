@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.errors import CapacityError, LengthError
+from octavo.errors import CapacityError, LengthError, UnknownGroup
 
 if TYPE_CHECKING:
     from octavo.sequences import Sequence
@@ -51,8 +51,8 @@ def slot_mapping(
         name, value = ("start", start) if start > stop or start < 0 else ("stop", stop)
         raise LengthError(name, value, low, high, f"{len(pages)} pages of {page_size}")
     count = stop - start
-    if out is not None and out.size < count:
-        raise CapacityError("stop - start", count, out.size, "out is too small")
+    if out is not None:
+        _check_out(out, count)
     first, begin = divmod(start, page_size)
     touched = _page_numbers(pages[first : -(-stop // page_size)], page_size)
     bases = (touched * np.int32(page_size)).repeat(page_size)[begin : begin + count]
@@ -75,19 +75,29 @@ def _offsets(page_size: int, count: int) -> Ints:
 def _page_numbers(pages: Ints | Items[int], page_size: int) -> Ints:
     """``pages`` as int32, refused where a slot would be beyond it."""
     wide = np.asarray(pages)
+    if wide.size and (wide.dtype.kind not in "iu" or np.minimum.reduce(wide) < 0):
+        raise LengthError("pages", wide.tolist(), 0, None, "each is a physical page")
     last = (int(np.maximum.reduce(wide)) + 1) * page_size - 1 if wide.size else 0
     if last > _MAX_SLOT:
         raise CapacityError("slot", last, _MAX_SLOT, "beyond int32")
     return wide.astype(np.int32, copy=False)
 
 
+def _check_out(out: Ints, count: int) -> None:
+    if not isinstance(out, np.ndarray) or out.dtype != np.int32:
+        raise LengthError("out", out, None, None, "an int32 array of at least stop - start")
+    if out.size < count:
+        raise CapacityError("stop - start", count, out.size, "out is too small")
+
+
 def _single(slot: int, out: Ints | None) -> Ints:
     if slot > _MAX_SLOT:
         raise CapacityError("slot", slot, _MAX_SLOT, "beyond int32")
+    if slot < 0:
+        raise LengthError("page", slot, 0, None, "each is a physical page")
     if out is None:
         return np.array((slot,), np.int32)
-    if not out.size:
-        raise CapacityError("stop - start", 1, 0, "out is too small")
+    _check_out(out, 1)
     out[0] = slot
     return out[:1]
 
@@ -98,7 +108,8 @@ class GroupView(NamedTuple):
     Attributes:
         slots: int32[T], where each new token's KV goes.
         table: int32[n, width], physical page of each column; 0, the null page, where none is held.
-            For a batch a view of its persistent table: valid until the batch steps again.
+            For a batch that decodes a view of its table, where later steps add columns and windows
+            clear what they no longer see; whatever else happens to a row leaves it as it is.
         base: int32[n], first position the table's column 0 stands for.
     """
 
@@ -226,6 +237,8 @@ class Step:
     @property
     def common_pages(self) -> int:
         """Leading columns of the first token group that hold the same page in every row."""
+        if not any(isinstance(view, GroupView) for view in self.groups.values()):
+            return 0
         table = self.group().table
         differ = (table != table[0]).any(axis=0) | (table[0] == 0)
         return int(differ.argmax()) if differ.any() else table.shape[1]
@@ -234,14 +247,16 @@ class Step:
         """The addresses of group ``name``; default: the first token group. O(1).
 
         Raises:
-            KeyError: no such group in this plan.
+            UnknownGroup: no such group in this plan.
         """
         if name is not None:
+            if name not in self.groups:
+                raise UnknownGroup(name, list(self.groups))
             return self.groups[name]
         for view in self.groups.values():
             if isinstance(view, GroupView):
                 return view
-        raise KeyError("this plan has no group that keeps tokens")
+        raise UnknownGroup("that keeps tokens", list(self.groups))
 
     def __repr__(self) -> str:
         return f"<Step of {len(self.sequences)} rows and {self.input_ids.size} tokens>"

@@ -22,7 +22,7 @@ SIZES = st.fixed_dictionaries(
         "order": st.sampled_from(["token", "head"]),
     }
 )
-MEMORY = st.integers(200_000, 3_000_000)
+MEMORY = st.integers(1_000_000, 4_000_000)
 
 
 @given(SPECS, MEMORY, SIZES)

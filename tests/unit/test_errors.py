@@ -76,7 +76,10 @@ SAID = [
     (
         errors.RollbackUnsupported("window_4", 12),
         {"group": "window_4", "kept_from": 12},
-        "group window_4 keeps nothing before position 12",
+        (
+            "group window_4 keeps nothing before position 12; "
+            "ask for rollback when the cache is made to keep more"
+        ),
     ),
     (
         errors.IntegrityError("free == 3", 2, 3),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from octavo import Attention, Cache, Plan, State
-from octavo.events import Cleared, Removed, Stored
+from octavo import Attention, Cache, Media, Plan, Salt, State
+from octavo.events import Cleared, Removed, Stored, page_digests
 from octavo.testing import freeze
 
 
@@ -126,3 +126,44 @@ def test_verbs_that_publish_nothing_tell_nothing(verb):
 
     assert [] == told
     assert freeze(cache)
+
+
+def test_a_listener_that_raises_is_a_warning_and_the_verb_has_happened():
+    """Whatever a listener raises, the cache is as if nobody had listened."""
+
+    def fail(_):
+        raise ValueError("not now")
+
+    cache = Cache(Plan.from_pages(4, 4), on_event=fail)
+    seq = cache.admit([1] * 9)
+    with pytest.warns(RuntimeWarning, match="not now"):
+        cache.commit(cache.extend(seq, 9), [2])
+
+    cache.check()
+    assert 10 == seq.length
+    cache.release(seq)
+    other = cache.admit([3] * 12)
+    with pytest.warns(RuntimeWarning, match="has happened"):
+        cache.extend(other, 12)
+    cache.check()
+
+
+def test_a_listener_may_call_the_cache():
+    """Events are told when the verb is done, so that a listener finds the cache as it is."""
+    found = []
+    cache = Cache(Plan.from_pages(6, 4), on_event=lambda _: found.append(cache.peek([1] * 9)))
+    seq = cache.admit([1] * 9)
+    cache.commit(cache.extend(seq, 9), [2])
+
+    assert [8, 8] == [match.tokens for match in found]
+
+
+@pytest.mark.parametrize("extra", [(), [Salt("a")], [Media("x", 2, 6)], [Media(None, 5, 6)]])
+def test_digests_of_a_prompt_are_those_the_events_tell(extra):
+    """A router computes from the prompt what the cache tells of its pages."""
+    stored = []
+    cache = Cache(Plan.from_pages(9, 4), on_event=stored.append)
+    seq = cache.admit(list(range(13)), extra=extra)
+    cache.commit(cache.extend(seq, 13), [2])
+
+    assert [event.digest for event in stored] == page_digests(range(13), 4, extra)

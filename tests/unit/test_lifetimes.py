@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from octavo import Attention, Cross, State
-from octavo.lifetimes import FULL, Chunked, Window, group_name, lifetime_of
+from octavo.lifetimes import FULL, Chunked, Window
 
 KINDS = [
     FULL,
@@ -74,20 +73,3 @@ def test_steady_pages_are_enough(life, page_size, spare):
 
         assert most <= life.steady_pages(length, page_size, spare)
         assert life.steady_pages(length, page_size, spare) <= -(-length // page_size)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (Attention(1, 1, 1), "full"),
-        (Attention(1, 1, 1, window=4), "window_4"),
-        (Attention(1, 1, 1, window=4, sink_tokens=2), "window_4_s2"),
-        (Attention(1, 1, 1, chunk=8), "chunked_8"),
-        (State(5), "state"),
-        (Cross(1, 1, 1), "cross"),
-    ],
-)
-def test_groups_are_named_after_their_lifetime(kind, name):
-    """Layers that keep tokens for equally long are one group, whatever their shapes."""
-    assert name == group_name(kind)
-    assert lifetime_of(kind).form in ("tokens", "state", "cross")

@@ -285,3 +285,29 @@ def test_plans_are_frozen():
         plan.num_pages = 10
     with pytest.raises(TypeError):
         plan.groups["other"] = None
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "pages", "tokens"),
+    [
+        ({"a": Attention(1, 1, 1), "b": Attention(1, 1, 1)}, {}, 20, 96),
+        ({"full": Attention(1, 1, 1), "state": State(1)}, {}, 11, 192),
+        ({"window": Attention(1, 1, 1, window=8)}, {}, 3, 2**31 - 1),
+        ({"full": Attention(1, 1, 1)}, {"pages_per_parent": {"full": 3}}, 4, 588),
+    ],
+)
+def test_capacity_counts_every_group(groups, options, pages, tokens):
+    """What fits follows from what each group keeps, packed or not."""
+    plan = Plan.from_pages(50, 4, groups, **options)
+
+    assert (pages, tokens) == (plan.pages(40), plan.tokens)
+    if tokens < 2**31 - 1:
+        assert plan.pages(tokens) <= plan.usable_pages < plan.pages(tokens + 1)
+
+
+def test_kinds_of_groups_are_checked():
+    """A group is Attention, State or Cross, and only states have parts."""
+    with pytest.raises(PlanError, match="must be Attention, State or Cross"):
+        Plan.from_pages(9, 4, {"full": 3})
+    with pytest.raises(PlanError, match="only states"):
+        Plan.from_pages(9, 4, {"full": Attention(1, 1, 1)}, parts={"full": 2})

@@ -131,7 +131,8 @@ def fits(world: World, draw: Draw) -> None:
     """Ask for some rows and a prompt; looking changes nothing."""
     asked = [(row.handle, row.handle.limit) for row in world.live if draw.integer(0, 1)]
     before = world.frozen()
-    fit = world.cache.fits([*asked, (_prompt(world, draw), 20)])
+    prompt = _prompt(world, draw)
+    fit = world.cache.fits([*asked, (prompt, len(prompt) + 4)])
     assert before == world.frozen(), "fits changed something"
     assert bool(fit) == (not any(fit.short.values()))
 
