@@ -7,7 +7,6 @@ and interpreter seeds.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import pairwise
 
 from octavo.errors import IdentityError
@@ -198,6 +197,8 @@ def _content(digest: object) -> bytes:
 
 
 def _framed(fields: Iterable[bytes]) -> bytes:
+    from hashlib import sha256  # here: pages are named only for somebody who listens
+
     digest = sha256()
     for item in fields:
         digest.update(len(item).to_bytes(8, "little"))

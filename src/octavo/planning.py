@@ -6,9 +6,8 @@ Exact integers only; no float on the way to a byte count. Knows no device and al
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, get_args
 
 from octavo.dtypes import DType
 from octavo.dtypes import dtype as find_dtype
@@ -16,6 +15,9 @@ from octavo.errors import BudgetTooSmall, PlanError
 from octavo.geometry import Order, TensorPlan, arena_bytes, lay_out, row_bytes
 from octavo.lifetimes import FULL, Lifetime, lifetime_of
 from octavo.spec import Attention, LayerKind, ModelSpec, State, check_int
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -205,12 +207,14 @@ class Plan:
         """
         return self._parents(1, length)
 
-    def max_sequences(self, length: int) -> Fraction:
+    def max_sequences(self, length: int) -> "Fraction":
         """Sequences of ``length`` tokens that fit at once, exactly. O(groups).
 
         Raises:
             LengthError: ``length`` is less than 1.
         """
+        from fractions import Fraction  # here: it costs a tenth of importing octavo
+
         steady = self._steady(check_int("length", length, 1))
         return self.usable_pages / sum((Fraction(n, k) for n, k in steady), Fraction(0))
 
@@ -364,6 +368,8 @@ def parse_memory(memory: int | str) -> int:
         unit = _UNITS.get(found[2].lower()) if found else None
         if found is None or unit is None:
             raise PlanError("memory", memory, right)
+        from fractions import Fraction
+
         size = int(Fraction(found[1]) * unit)
     elif _is_int(memory) and memory >= 0:
         size = memory

@@ -7,7 +7,7 @@ import json
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Any, SupportsIndex
 
 from octavo.errors import ConfigError, LengthError
@@ -135,7 +135,7 @@ class ModelSpec:
             check_int("max_length", self.max_length, 1)
 
     @classmethod
-    def from_config(cls, config: str | Path | Mapping[str, Any]) -> "ModelSpec":
+    def from_config(cls, config: str | PathLike[str] | Mapping[str, Any]) -> "ModelSpec":
         """Read a Hugging Face ``config.json``.
 
         Args:
@@ -155,14 +155,16 @@ class ModelSpec:
 _MAX_CONFIG_BYTES = 64 * 2**20
 
 
-def load_config(path: str | Path) -> dict[str, Any]:
+def load_config(path: str | PathLike[str]) -> dict[str, Any]:
     """The content of ``path``, or of ``path/config.json`` for a folder.
 
     Raises:
         ConfigError: no such file, no regular file of at most 64 MiB, not UTF-8 JSON, or not a JSON
             object.
     """
-    if not isinstance(path, (str, Path)) or not str(path):
+    from pathlib import Path  # here: the import costs more than the rest of this module
+
+    if not isinstance(path, (str, PathLike)) or not str(path):
         raise ConfigError("path", path, "it must be the path of a config.json or of its folder")
     file = Path(path)
     try:

@@ -75,10 +75,16 @@ def _offsets(page_size: int, count: int) -> Ints:
 def _page_numbers(pages: Ints | Items[int], page_size: int) -> Ints:
     """``pages`` as int32, refused where a slot would be beyond it."""
     wide = np.asarray(pages)
-    if wide.size and (wide.dtype.kind not in "iu" or np.minimum.reduce(wide) < 0):
+    if not wide.size:
+        return wide.astype(np.int32)
+    if wide.dtype.kind not in "iu":
         raise LengthError("pages", wide.tolist(), 0, None, "each is a physical page")
-    last = (int(np.maximum.reduce(wide)) + 1) * page_size - 1 if wide.size else 0
+    # Read as unsigned, a negative page is larger than any other.
+    top = int(np.maximum.reduce(wide.view(f"u{wide.itemsize}")))
+    last = (top + 1) * page_size - 1
     if last > _MAX_SLOT:
+        if int(wide.min()) < 0:
+            raise LengthError("pages", int(wide.min()), 0, None, "each is a physical page")
         raise CapacityError("slot", last, _MAX_SLOT, "beyond int32")
     return wide.astype(np.int32, copy=False)
 
