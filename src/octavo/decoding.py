@@ -114,7 +114,6 @@ class Decoder:
         self._ledger, self._promises = ledger, promises
         self._stepper, self._committer = stepper, committer
         self._constants: dict[int, Constants] = {}
-        self._plain = len(ledger.groups) == 1 and bool(ledger.token_groups)
 
     def extend(self, batch: Batch, ahead: int) -> Step | None:
         """The step in which every row of ``batch`` runs one token; None: not this way.
