@@ -11,7 +11,7 @@ import numpy as np
 from octavo.errors import NeverFits
 from octavo.identity import NO_EXTRAS, Identity
 from octavo.ledger import Ledger
-from octavo.matching import Hit, find_hit, hit_columns, hit_pages, shareable_pages
+from octavo.matching import Hit, find_hit, hit_columns, hit_pages, no_hit, shareable_pages
 from octavo.promises import Promises
 from octavo.sequences import Ints, Sequence
 
@@ -74,18 +74,16 @@ class Admission:
     def __init__(self, ledger: Ledger, promises: Promises, *, enabled: bool, grid: bool) -> None:
         self._ledger, self._promises = ledger, promises
         self._enabled, self._grid = enabled, grid
+        self._nothing = no_hit(len(ledger.groups))
 
     def find(self, ids: Ints, identity: Identity) -> Hit:
         """The hit of a prompt, empty where prefixes are not looked up."""
-        if not self._enabled:
-            groups = len(self._ledger.groups)
-            return Hit([], 0, [0] * groups, 0)
-        return find_hit(self._ledger, ids, identity)
+        return find_hit(self._ledger, ids, identity) if self._enabled else self._nothing
 
     def pages(self, hit: Hit, identity: Identity) -> list[Ints]:
         """Pages of the hit by group, and those of the cross input where they are kept. O(pages)."""
         ledger = self._ledger
-        pages = [hit_pages(ledger, g, hit.nodes, hit.boundary) for g in range(len(ledger.groups))]
+        pages = [hit_pages(ledger, group, hit) for group in range(len(ledger.groups))]
         if self._enabled and identity.cross is not None:
             for group in ledger.cross_groups:
                 pages[group] = ledger.cross[group].get(identity.cross, pages[group])
@@ -93,8 +91,9 @@ class Admission:
 
     def afford(self, ids: Ints, identity: Identity, *, reuse: bool) -> Pinned:
         """What a prompt should pin: its hit, or as much of it as leaves what is promised."""
-        nothing = Hit([], 0, [0] * len(self._ledger.groups), 0)
-        hit = self.find(ids, identity) if reuse else nothing
+        hit = self.find(ids, identity) if reuse else self._nothing
+        if not hit.boundary and identity.cross is None:
+            return Pinned(hit, self._nothing.held)
         pages, owed = self.pages(hit, identity), self._promises.owed()
         if owed is None:
             return Pinned(hit, pages)
@@ -119,13 +118,18 @@ class Admission:
                 self._enter(sequence, group, hit.boundary, held)
         for group in ledger.sliding:
             rows.first[group][row] = ledger.kept_columns(group, boundary)[1]
-        rows.computed[row] = rows.scheduled[row] = rows.floor[row] = boundary
-        root = ledger.index.enter_root(sequence._identity.root)
-        rows.tip[row] = hit.nodes[hit.boundary - 1] if hit.boundary else root
-        ledger.index.hold(rows.tip[row])
-        sequence._stops = self._stops(sequence, hit)
-        rows.special[row] = bool(sequence._fetch or ledger.state_groups or sequence._cross)
-        ledger.peak = max(ledger.peak, ledger.pool.live)
+        if boundary:
+            rows.computed[row] = rows.scheduled[row] = rows.floor[row] = boundary
+            tip = hit.chain.node(hit.boundary - 1)
+            ledger.peak = max(ledger.peak, ledger.pool.live)
+        else:
+            tip = ledger.index.enter_root(sequence._identity.root)
+        rows.tip[row] = tip
+        ledger.index.hold(tip)
+        if ledger.sliding or ledger.state_groups:
+            sequence._stops = self._stops(sequence, hit)
+        if ledger.state_groups or sequence._identity.cross is not None:
+            rows.special[row] = True
 
     def _enter(self, sequence: Sequence, group: int, boundary: int, held: Ints) -> None:
         ledger, rows, row = self._ledger, sequence._rows, sequence._row
@@ -189,7 +193,7 @@ class Admission:
         if hit.boundary == most:
             reason = f"{tokens} of {ids.size} tokens: all full pages, one token left to compute"
             return Explanation(tokens, limit, by_group, None, reason)
-        known = len(hit.nodes)
+        known = hit.chain.size
         if all(pages == known for pages in hit.by_group):
             reason = f"{tokens} of {limit} tokens: no prompt that goes on like this is kept"
             return Explanation(tokens, limit, by_group, None, reason)
@@ -202,7 +206,7 @@ class Admission:
         if group in self._ledger.state_groups and hit.tokens_boundary > hit.boundary:
             at = hit.tokens_boundary * size
             return f"no state was kept at {at}; one is taken when a prompt that branches there runs"
-        return f"its pages before {len(hit.nodes) * size} were given up"
+        return f"its pages before {hit.chain.size * size} were given up"
 
     # -- capacity ------------------------------------------------------------------------------
 

@@ -93,22 +93,29 @@ class Committer:
         repointed: list[Repointed] | None,
     ) -> int:
         """Attach one page to one node a row; entries for known nodes go to the page they have."""
-        held, count = self._ledger.index.pages(group), 0
+        count = 0
         for at, (node, page) in enumerate(zip(nodes, pages.tolist(), strict=True)):
-            if node not in held:
+            if not self._ledger.index.page(group, node):
                 self.attach(group, [node], pages[at : at + 1])
                 count += 1
             elif repointed is not None:
                 self._repoint(sequences[at], group, int(columns[at]), page, node, repointed)
         return count
 
-    def attach(self, group: int, nodes: Items[int], pages: Ints) -> None:
-        """Publish ``pages`` as the pages of ``nodes``, which have none. O(pages)."""
-        listed = pages.tolist()
-        self._ledger.index.attach(group, nodes, listed)
+    def attach(self, group: int, nodes: range | list[int], pages: Ints) -> None:
+        """Publish ``pages`` as the pages of ``nodes``, which have none. O(pages).
+
+        Args:
+            nodes: consecutive ones of one run, or any.
+        """
+        index = self._ledger.index
+        if isinstance(nodes, range):
+            index.attach(group, nodes, pages)
+        else:
+            index.attach_each(group, nodes, pages)
         self._ledger.pool.publish(pages, group)
         if self._on_stored is not None:
-            self._on_stored(group, nodes, listed)
+            self._on_stored(group, nodes, pages.tolist())
 
     def _repoint(
         self,
@@ -124,8 +131,8 @@ class Committer:
         The canonical page is held before the own one is given back.
         """
         ledger, rows, row = self._ledger, sequence._rows, sequence._row
-        new = ledger.index.pages(group)[node]
-        if not isinstance(new, int) or new == old:
+        new = ledger.index.page(group, node)
+        if new == old:
             return
         pinned: list[list[int]] = [[] for _ in ledger.groups]
         pinned[group] = [new]
@@ -232,21 +239,21 @@ class Committer:
         if count <= 0:
             return 0
         keys = page_keys(sequence._known(), sequence._identity, ledger.page_size, first, stop)
-        chain = ledger.index.enter(rows.tip[row], keys)
-        rows.tip[row] = chain.nodes[-1]
+        known, new = ledger.index.enter(rows.tip[row], keys)
+        rows.tip[row] = new[-1] if new else known.node(count - 1)
         published = 0
         for group in ledger.token_groups:
-            held = ledger.index.pages(group)
             pages = rows.tables[group][row, first:stop].copy()
-            for at, node in enumerate(chain.nodes[: chain.known]):
-                if node not in held:
-                    self.attach(group, [node], pages[at : at + 1])
-                    published += 1
-                elif repointed is not None:
-                    self._repoint(sequence, group, first + at, int(pages[at]), node, repointed)
-            if chain.known < count:
-                self.attach(group, chain.nodes[chain.known :], pages[chain.known :])
-                published += count - chain.known
+            if known.size:
+                columns = np.arange(first, first + known.size)
+                same = [sequence] * known.size
+                there = pages[: known.size]
+                published += self.attach_each(
+                    same, group, columns, known.nodes(), there, repointed
+                )
+            if new:
+                self.attach(group, new, pages[known.size :])
+                published += len(new)
         return published
 
     def _keep_states(self, step: Step, rows: dict[Sequence, Row]) -> None:
@@ -325,10 +332,9 @@ class Committer:
         ledger = self._ledger
         pinned: list[tuple[int, ...]] = [() for _ in ledger.groups]
         for group in ledger.state_groups:
-            pages = ledger.index.pages(group).get(node)
-            if not isinstance(pages, tuple):
+            pinned[group] = ledger.index.state(group, node)
+            if not pinned[group]:
                 return False
-            pinned[group] = pages
         owed = self._promises.owed()
         return owed is None or not any(ledger.short([0] * len(owed), owed, pinned))
 
@@ -381,7 +387,7 @@ class Committer:
         if not boundary:
             return
         for group in ledger.state_groups:
-            pages = np.array(ledger.index.pages(group)[rows.tip[row]], np.int32)
+            pages = np.array(ledger.index.state(group, rows.tip[row]), np.int32)
             ledger.pool.retain(pages, group)
             sequence._fetch.append((group, pages))
         rows.special[row] = True

@@ -69,8 +69,9 @@ def page_digests(tokens: Tokens, page_size: int, extra: Iterable[Extra] = ()) ->
     ids, identity = check_tokens(tokens), read_extras(extra)
     count = shareable_pages(identity, ids.size, page_size)
     digests, digest = [], root_digest(identity.root)
-    for key in page_keys(ids, identity, page_size, 0, count):
-        digest = page_digest(digest, *((key, ()) if isinstance(key, bytes) else key))
+    keys = page_keys(ids, identity, page_size, 0, count)
+    for at in range(count):
+        digest = page_digest(digest, *keys.parts(at))
         digests.append(digest)
     return digests
 

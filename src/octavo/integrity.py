@@ -69,10 +69,11 @@ def _check_holders(
 
 def _check_published(ledger: Ledger, group: int) -> None:
     _, published = ledger.pool.state(group)
-    for node, held in ledger.index.pages(group).items():
-        for page in (held,) if isinstance(held, int) else held:
-            if not published[page]:
-                raise IntegrityError(f"page {page} of node {node} is published", False, True)
+    pages = ledger.index.published(group)
+    hidden = pages[~published[pages]]
+    if hidden.size:
+        node = ledger.index.node_of(group, int(hidden[0]))
+        raise IntegrityError(f"page {int(hidden[0])} of node {node} is published", False, True)
 
 
 def _check_lengths(ledger: Ledger, sequence: Sequence) -> None:

@@ -57,8 +57,9 @@ class Ledger:
         self.cross_groups = [g for g, form in enumerate(forms) if form == "cross"]
         self.sliding = [g for g in self.token_groups if self._slides(g)]
         self.units = [group.parts * (rollback + 1) for group in self.groups]
-        self.index = PrefixIndex(len(self.groups))
         self.pool = self._make_pool(policy)
+        sizes = [self.pool.state(group)[0].size for group in range(len(self.groups))]
+        self.index = PrefixIndex(sizes)
         self.cross: list[dict[CrossInput, Pages]] = [{} for _ in self.groups]
         self._cross_of: list[dict[int, CrossInput]] = [{} for _ in self.groups]
         self.snapshots: list[dict[int, None]] = [{} for _ in self.groups]
@@ -123,7 +124,7 @@ class Ledger:
         """The pool gave ``pages`` up: nothing may point at them any more."""
         self.evicted += pages.size
         if self.on_removal is None and group in self.token_groups:
-            self.index.drop(group, pages.tolist())
+            self.index.detach(group, pages)
             return
         for page in pages.tolist():
             self._remove(group, page, "evicted")
@@ -138,11 +139,12 @@ class Ledger:
             return
         if self.on_removal is not None:
             self.on_removal(Removal(node, group, reason))
-        _, others = self.index.detach(group, page)
-        self.snapshots[group].pop(node, None)
-        if others:
-            self.pool.unpublish(others, group)
-        self.index.prune((node,))
+        if group in self.token_groups:
+            self.index.detach(group, np.array([page]))
+            return
+        del self.snapshots[group][node]
+        others = [other for other in self.index.detach_state(group, node) if other != page]
+        self.pool.unpublish(others, group)
 
     def _drop_cross(self, group: int, key: CrossInput, page: int) -> None:
         pages = self.cross[group].pop(key)
@@ -182,8 +184,8 @@ class Ledger:
     def _give_up_state(self, group: int) -> bool:
         refs, _ = self.pool.state(group)
         for node in self.snapshots[group]:
-            pages = self.index.pages(group)[node]
-            if isinstance(pages, tuple) and not any(refs[page] for page in pages):
+            pages = self.index.state(group, node)
+            if not any(refs[page] for page in pages):
                 self._remove(group, pages[0], "snapshot_bytes")
                 self.pool.unpublish(pages[:1], group)
                 return True

@@ -5,6 +5,7 @@ A hit at boundary b needs, of each group, the pages a query at b or later can se
 (state). Reads the index; changes nothing.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from octavo.identity import Identity
 from octavo.ledger import Ledger
-from octavo.prefix import PageKey
+from octavo.runs import NOTHING, Chain, Keys
 from octavo.sequences import Ints
 
 Bools = NDArray[np.bool_]
@@ -22,31 +23,41 @@ class Hit(NamedTuple):
     """What the index holds of a prompt, in pages.
 
     Attributes:
-        nodes: the known chain, as far as any group or child keeps it.
+        chain: the known nodes, as far as any group or child keeps them.
+        held: by group number, the page of each of those nodes (of a state: its first); 0: none.
         boundary: pages all groups can serve.
         by_group: pages each group could serve alone, by number.
         tokens_boundary: pages all token groups could serve, states apart.
     """
 
-    nodes: list[int]
+    chain: Chain
+    held: list[Ints]
     boundary: int
     by_group: list[int]
     tokens_boundary: int
 
 
-def page_keys(
-    ids: Ints, identity: Identity, page_size: int, first: int, stop: int
-) -> list[PageKey]:
+@cache
+def no_hit(groups: int) -> Hit:
+    """Nothing is known, or looked for."""
+    return Hit(NOTHING, [NOTHING.pages(0)] * groups, 0, [0] * groups, 0)
+
+
+def page_keys(ids: Ints, identity: Identity, page_size: int, first: int, stop: int) -> Keys:
     """Keys of the full pages ``first..stop-1`` of ``ids``. O(tokens)."""
-    raw, width = ids[first * page_size : stop * page_size].tobytes(), 4 * page_size
-    chunks = [raw[start : start + width] for start in range(0, len(raw), width)]
-    if not identity.media:
-        return list(chunks)
-    keys: list[PageKey] = []
-    for page, chunk in enumerate(chunks, first):
-        media = identity.page_key(page * page_size, (page + 1) * page_size)
-        keys.append((chunk, media) if media else chunk)
-    return keys
+    raw = ids[first * page_size : stop * page_size].tobytes()
+    media = {}
+    for page in _pages_with_media(identity, page_size, first, stop) if identity.media else ():
+        media[page - first] = identity.page_key(page * page_size, (page + 1) * page_size)
+    return Keys(raw, 4 * page_size, media)
+
+
+def _pages_with_media(identity: Identity, page_size: int, first: int, stop: int) -> list[int]:
+    pages = set[int]()
+    for item in identity.media:
+        start, end = item.start // page_size, -(-item.stop // page_size)
+        pages.update(range(max(first, start), min(stop, end)))
+    return sorted(pages)
 
 
 def shareable_pages(identity: Identity, length: int, page_size: int) -> int:
@@ -61,30 +72,30 @@ def find_hit(ledger: Ledger, ids: Ints, identity: Identity) -> Hit:
     """The hit of a prompt; at least one of its tokens is left to compute. O(len(ids))."""
     most = shareable_pages(identity, ids.size - 1, ledger.page_size)
     root = ledger.index.find_root(identity.root)
-    nodes = []
-    if root is not None and most and identity.media:
-        nodes = ledger.index.walk(root, page_keys(ids, identity, ledger.page_size, 0, most))
-    elif root is not None and most:
-        raw = ids[: most * ledger.page_size].tobytes()
-        nodes = ledger.index.walk_tokens(root, raw, 4 * ledger.page_size)
-    if len(ledger.groups) == 1 and ledger.token_groups and not ledger.sliding:
-        held = ledger.index.pages(0)
-        pages = list(map(held.get, nodes))
-        found = pages.index(None) if None in pages else len(pages)
-        return Hit(nodes, found, [found], found)
-    served = [_served(ledger, group, nodes) for group in range(len(ledger.groups))]
+    if root is None or not most:
+        return no_hit(len(ledger.groups))
+    chain = ledger.index.walk(root, page_keys(ids, identity, ledger.page_size, 0, most))
+    if not chain.size:
+        return no_hit(len(ledger.groups))
+    held = [chain.pages(group) for group in range(len(ledger.groups))]
+    if len(held) == 1 and ledger.token_groups and not ledger.sliding:
+        found = chain.size if held[0].all() else int((held[0] == 0).argmax())
+        return Hit(chain, held, found, [found], found)
+    served = [_served(ledger, group, pages) for group, pages in enumerate(held)]
     by_group = [int(np.flatnonzero(mask)[-1]) for mask in served]
     tokens = np.logical_and.reduce([served[g] for g in ledger.token_groups] or [served[0] | True])
     both = np.logical_and.reduce(served)
-    return Hit(nodes, int(np.flatnonzero(both)[-1]), by_group, int(np.flatnonzero(tokens)[-1]))
+    return Hit(
+        chain, held, int(np.flatnonzero(both)[-1]), by_group, int(np.flatnonzero(tokens)[-1])
+    )
 
 
-def _served(ledger: Ledger, group: int, nodes: list[int]) -> Bools:
-    """bool[len(nodes) + 1]: whether ``group`` can serve a hit of so many pages."""
-    held, count = ledger.index.pages(group), len(nodes)
+def _served(ledger: Ledger, group: int, pages: Ints) -> Bools:
+    """By boundary 0..n: whether ``group`` could serve it with ``pages`` of a chain of n nodes."""
+    count = pages.size
     if group in ledger.cross_groups:
         return np.ones(count + 1, np.bool_)
-    has = np.fromiter((node in held for node in nodes), np.bool_, count)
+    has = pages != 0
     if group in ledger.state_groups:
         return np.concatenate(([True], has))
     missing = np.concatenate(([0], np.cumsum(~has)))
@@ -102,14 +113,13 @@ def hit_columns(ledger: Ledger, group: int, boundary: int) -> list[int]:
     return [*range(min(sinks, boundary)), *range(first, boundary)]
 
 
-def hit_pages(ledger: Ledger, group: int, nodes: list[int], boundary: int) -> Ints:
-    """Physical pages of `hit_columns`, or of the state at ``boundary``. O(columns)."""
-    held = ledger.index.pages(group)
+def hit_pages(ledger: Ledger, group: int, hit: Hit) -> Ints:
+    """Physical pages of `hit_columns`, or of the state at the hit's boundary. O(columns)."""
+    boundary = hit.boundary
     if not boundary or group in ledger.cross_groups:
         return np.empty(0, np.int32)
     if group in ledger.state_groups:
-        return np.array(held[nodes[boundary - 1]], np.int32)
+        return np.array(ledger.index.state(group, hit.chain.node(boundary - 1)), np.int32)
     if group not in ledger.sliding:
-        return np.array(list(map(held.__getitem__, nodes[:boundary])), np.int32)
-    columns = hit_columns(ledger, group, boundary)
-    return np.array([held[nodes[column]] for column in columns], np.int32)
+        return hit.held[group][:boundary]
+    return hit.held[group][hit_columns(ledger, group, boundary)]

@@ -1,234 +1,288 @@
 """The prefix index: which published page holds which tokens in which context, exact by value.
 
-A *node* is one page of tokens in one context, numbered; a number is never reused. Its key is
-(parent node, the page's token bytes, its media), compared by value, so no collision of hashes can
-ever return another page. A node holds at most one page a group and lives while any group has its
-page, a child exists, or a sequence stands on it. The index does not count a page's holders and does
+A node's key is (parent node, the page's token bytes, its media), compared by value, so no collision
+of hashes can ever return another page. A node holds at most one page a group and lives while any
+group has its page, a child exists, or a sequence stands on it. Nodes are kept in `octavo.runs`; the
+dict here says where a run begins after a node. The index does not count a page's holders and does
 not choose what is evicted.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import IntegrityError
-from octavo.identity import MediaKey, RootKey, page_digest, root_digest
+from octavo.identity import RootKey, page_digest, root_digest
+from octavo.runs import LONGEST, OFFSET, SHIFT, Chain, Keys, NodeKey, Piece, Run, place
 
 ROOT = 0
 """The node before the first page of every sequence without salt and adapter."""
 _NOWHERE = -1
 
-PageKey = bytes | tuple[bytes, MediaKey]
-"""What distinguishes a page after its parent: its token bytes, and its media where it has any."""
-NodeKey = PageKey | RootKey
-Held = int | tuple[int, ...]
-"""One page of a token group, or the pages of one state."""
-Pages = NDArray[np.integer[Any]] | Sequence[int]
-
-
-class Chain(NamedTuple):
-    """Nodes of consecutive pages; the first ``known`` of them were there before."""
-
-    nodes: list[int]
-    known: int
+Ints = NDArray[np.int32]
+Index = NDArray[np.intp]
+Nodes = NDArray[np.int64]
 
 
 class PrefixIndex:
-    """Exact map from token prefixes to physical pages; every operation is O(1) a page.
+    """Exact map from token prefixes to physical pages; every operation is O(1) a page, or less.
 
     Args:
-        groups: how many groups keep pages.
+        sizes: by group, how many ids its pages have, the null page included.
     """
 
-    def __init__(self, groups: int = 1) -> None:
-        self._node_at: dict[tuple[int, NodeKey], int] = {}
-        self._key_of: dict[int, tuple[int, NodeKey]] = {}
-        self._holders: dict[int, int] = {ROOT: 0}  # but for nodes with exactly one
-        self._pages: list[dict[int, Held]] = [{} for _ in range(groups)]
-        self._node_of: list[dict[int, int]] = [{} for _ in range(groups)]
-        self._digests: dict[int, bytes] = {}
-        self._next = ROOT + 1
+    def __init__(self, sizes: Sequence[int] = (2**16,)) -> None:
+        self._groups = len(sizes)
+        self._run_at: dict[tuple[int, NodeKey], Run] = {}
+        self._runs: dict[int, Run] = {}
+        self._node_of: list[Nodes] = [np.zeros(size, np.int64) for size in sizes]
+        self._next = 0
+        self._make_root(())
 
     def __len__(self) -> int:
-        return len(self._key_of)
+        return sum(run.size for run in self._runs.values()) - 1
 
     # -- nodes ---------------------------------------------------------------------------------
 
     def find_root(self, root: RootKey) -> int | None:
         """The node before the first page of sequences with these salts and adapters, if any."""
-        return self._node_at.get((_NOWHERE, root)) if root else ROOT
+        if not root:
+            return ROOT
+        run = self._run_at.get((_NOWHERE, root))
+        return None if run is None else run.base
 
     def enter_root(self, root: RootKey) -> int:
         """`find_root`, made where there is none. O(1)."""
-        return self._enter(_NOWHERE, root) if root else ROOT
+        found = self.find_root(root)
+        return self._make_root(root) if found is None else found
 
-    def walk(self, root: int, keys: Iterable[PageKey]) -> list[int]:
-        """Nodes of the longest known chain after ``root`` that begins ``keys``. O(nodes found)."""
-        found, node, get = [], root, self._node_at.get
-        for key in keys:
-            child = get((node, key))
-            if child is None:
-                break
-            found.append(child)
-            node = child
-        return found
+    def walk(self, start: int, keys: Keys) -> Chain:
+        """The longest known chain after node ``start`` that begins ``keys``.
 
-    def walk_tokens(self, root: int, raw: bytes, width: int) -> list[int]:
-        """`walk` by pages of ``width`` bytes of token ids without media. O(nodes found)."""
-        found, node, get = [], root, self._node_at.get
-        for start in range(0, len(raw), width):
-            child = get((node, raw[start : start + width]))
-            if child is None:
-                break
-            found.append(child)
-            node = child
-        return found
+        Cost: O(bytes compared + runs).
+        """
+        pieces: list[Piece] = []
+        at, total = 0, len(keys)
+        run, first = self._runs[start >> SHIFT], (start & OFFSET) + 1
+        while at < total:
+            count = run.common(first, keys, at) if first < run.size else 0
+            if not count:
+                begun = self._run_at.get((run.base + first - 1, keys.parts(at)))
+                if begun is None:
+                    break
+                run, first = begun, 0
+                count = run.common(0, keys, at)
+            pieces.append(Piece(run, first, count))
+            at, first = at + count, first + count
+        return Chain(pieces, at)
 
-    def enter(self, tip: int, keys: list[PageKey]) -> Chain:
+    def enter(self, tip: int, keys: Keys) -> tuple[Chain, range]:
         """Move a sequence that stands on ``tip`` on by ``keys``, making nodes where there are none.
 
-        Cost: O(len(keys)).
+        Returns:
+            (the chain of those that were there before, the numbers of the new ones).
+
+        Cost: O(bytes).
         """
-        nodes = self.walk(tip, keys)
-        known, count = len(nodes), len(keys) - len(nodes)
-        if count:
-            first = self._next
-            self._next = end = first + count
-            before = nodes[-1] if nodes else tip
-            new = list(zip((before, *range(first, end - 1)), keys[known:], strict=True))
-            self._node_at.update(zip(new, range(first, end), strict=True))
-            self._key_of.update(zip(range(first, end), new, strict=True))
-            nodes.extend(range(first, end))
-        if known:  # else what stood on the tip becomes its new child
-            self.hold(nodes[known - 1])
-            self.unhold(tip)
-        return Chain(nodes, known)
+        known = self.walk(tip, keys)
+        end = known.node(known.size - 1) if known.size else tip
+        new = self._grow(end, keys, known.size) if known.size < len(keys) else range(0)
+        self.hold(new[-1] if new else end)
+        self.unhold(tip)
+        return known, new
+
+    def _grow(self, node: int, keys: Keys, at: int) -> range:
+        """New nodes after ``node``: in its run where that ends there, else in one of their own."""
+        number, offset = place(node)
+        run = self._runs[number]
+        if run.closed or offset + 1 < run.size or run.size + len(keys) - at > LONGEST:
+            run = self._begin(node, keys.parts(at))
+            self.hold(node)
+        return run.append(keys, at)
 
     def advance(self, tips: list[int], keys: list[bytes]) -> tuple[list[int], list[int]]:
-        """Move sequences that stand on ``tips`` one page on, each by its key.
+        """Move sequences that stand on ``tips`` one page without media on, each by its key.
 
         Returns:
             (the nodes they stand on now, places in the list of those that were there before).
 
         Cost: O(len(tips)).
         """
-        pairs = list(zip(tips, keys, strict=True))
-        if any(map(self._node_at.get, pairs)):
-            return self._advance_each(pairs)
-        new, before = range(self._next, self._next + len(pairs)), len(self._node_at)
-        self._node_at.update(zip(pairs, new, strict=True))
-        if len(self._node_at) < before + len(pairs):  # two sequences go the same way
-            for pair in set(pairs):
-                del self._node_at[pair]
-            return self._advance_each(pairs)
-        self._next = new.stop
-        self._key_of.update(zip(new, pairs, strict=True))
-        return list(new), []
-
-    def _advance_each(self, pairs: list[tuple[int, bytes]]) -> tuple[list[int], list[int]]:
-        """`advance` where some of the nodes are there, or two sequences go the same way."""
         nodes, known = [], []
-        for at, pair in enumerate(pairs):
-            node = self._node_at.get(pair)
-            if node is None:
-                node, self._next = self._next, self._next + 1
-                self._node_at[pair] = node
-                self._key_of[node] = pair
-            else:
-                self.hold(node)
-                self._lose_holder(pair[0])
-                known.append(at)
-            nodes.append(node)
+        for at, (tip, key) in enumerate(zip(tips, keys, strict=True)):
+            run = self._runs[tip >> SHIFT]
+            size = run.size
+            if run.base + size - 1 != tip or run.closed or size == LONGEST:
+                found, new = self.enter(tip, Keys(key, len(key), {}))
+                nodes.append(new[0] if new else found.node(0))
+                if not new:
+                    known.append(at)
+                continue
+            run.raw += key
+            for pages in run.pages:
+                pages.append(0)
+            run.size = size + 1
+            run.holds[size] = 1
+            self._let_go(run, size - 1)
+            nodes.append(tip + 1)
         return nodes, known
 
     def hold(self, node: int) -> None:
         """Keep ``node`` alive for a child, or a sequence that stands on it. O(1)."""
-        self._set_holders(node, self._holders.get(node, 1) + 1)
+        holds, offset = self._runs[node >> SHIFT].holds, node & OFFSET
+        holds[offset] = holds.get(offset, 0) + 1
 
     def unhold(self, node: int) -> None:
         """Undo one `hold`. O(1), and O(1) a node that dies."""
-        self._lose_holder(node)
-        self._prune(node)
+        number, offset = place(node)
+        run = self._runs[number]
+        self._let_go(run, offset)
+        if offset == run.size - 1:
+            self._prune(run)
 
     def ancestor(self, node: int, steps: int) -> int:
-        """The node ``steps`` pages before ``node``. O(steps)."""
-        for _ in range(steps):
-            node = self._key_of[node][0]
+        """The node ``steps`` pages before ``node``. O(runs between)."""
+        while steps:
+            number, offset = place(node)
+            if offset >= steps:
+                return node - steps
+            node, steps = self._runs[number].before, steps - offset - 1
         return node
-
-    def path(self, node: int, count: int) -> list[int]:
-        """The last ``count`` nodes up to and with ``node``, in order. O(count)."""
-        nodes = []
-        for _ in range(count):
-            nodes.append(node)
-            node = self._key_of[node][0]
-        return nodes[::-1]
 
     def digest(self, node: int) -> bytes:
         """SHA-256 name of ``node``, equal in every process. O(nodes not named before)."""
-        trail = []
-        while node not in self._digests and node in self._key_of:
-            trail.append(node)
-            node = self._key_of[node][0]
-        for item in reversed(trail):
-            parent, key = self._key_of[item]
-            self._digests[item] = self._name(parent, key)
-        last = trail[0] if trail else node
-        return root_digest(()) if last == ROOT else self._digests[last]
+        trail, (number, offset) = [], place(node)
+        run = self._runs[number]
+        while len(run.digests) <= offset and run.before != _NOWHERE:
+            trail.append((run, offset))
+            number, offset = place(run.before)
+            run = self._runs[number]
+        for later, stop in reversed(trail):
+            self._name(later, stop)
+        number, offset = place(node)
+        run = self._runs[number]
+        return run.digests[offset] if run.before != _NOWHERE else self._root_name(run)
 
     # -- pages ---------------------------------------------------------------------------------
 
-    def pages(self, group: int) -> dict[int, Held]:
-        """Node to page (token groups) or pages (state groups); read-only. O(1)."""
-        return self._pages[group]
+    def page(self, group: int, node: int) -> int:
+        """The page of ``node`` in ``group`` (of a state: its first); 0: none. O(1)."""
+        number, offset = place(node)
+        return self._runs[number].pages[group][offset]
+
+    def state(self, group: int, node: int) -> tuple[int, ...]:
+        """All pages of the state kept after ``node``; empty: none. O(1)."""
+        number, offset = place(node)
+        return self._runs[number].states.get((group, offset), ())
 
     def node_of(self, group: int, page: int) -> int | None:
         """The node ``page`` stands for in ``group``. O(1)."""
-        return self._node_of[group].get(page)
+        return int(self._node_of[group][page]) or None
 
-    def attach(self, group: int, nodes: Sequence[int], pages: Sequence[int]) -> None:
-        """Let ``pages`` hold ``nodes``, none of which has a page in ``group``. O(len(nodes))."""
-        self._pages[group].update(zip(nodes, pages, strict=True))
-        self._node_of[group].update(zip(pages, nodes, strict=True))
+    def published(self, group: int) -> Index:
+        """Pages of ``group`` that stand for a node. O(ids)."""
+        return np.flatnonzero(self._node_of[group])
+
+    def attach(self, group: int, nodes: range, pages: NDArray[np.integer[Any]]) -> None:
+        """Let ``pages`` hold ``nodes`` of one run, none of which has a page in ``group``.
+
+        Cost: O(len(nodes)).
+        """
+        first, stop = nodes.start, nodes.stop
+        run, offset = self._runs[first >> SHIFT], first & OFFSET
+        run.held(group)[offset : offset + stop - first] = pages
+        self._node_of[group][pages] = np.arange(first, stop)
+
+    def attach_each(self, group: int, nodes: list[int], pages: NDArray[np.integer[Any]]) -> None:
+        """`attach` for nodes of any runs. O(len(nodes))."""
+        self._node_of[group][pages] = nodes
+        for node, page in zip(nodes, pages.tolist(), strict=True):
+            number, offset = place(node)
+            self._runs[number].pages[group][offset] = page
 
     def attach_state(self, group: int, node: int, pages: tuple[int, ...]) -> None:
         """Let ``pages`` together hold the state after ``node``. O(pages)."""
-        self._pages[group][node] = pages
-        self._node_of[group].update(dict.fromkeys(pages, node))
+        number, offset = place(node)
+        run = self._runs[number]
+        run.pages[group][offset], run.states[group, offset] = pages[0], pages
+        self._node_of[group][list(pages)] = node
 
-    def detach(self, group: int, page: int) -> tuple[int, tuple[int, ...]]:
-        """``page`` holds its node no more.
+    def detach_state(self, group: int, node: int) -> tuple[int, ...]:
+        """The state after ``node`` is kept no more; returns its pages. O(pages)."""
+        number, offset = place(node)
+        run = self._runs[number]
+        pages = run.states.pop((group, offset))
+        run.pages[group][offset] = 0
+        self._node_of[group][list(pages)] = 0
+        self._prune(run)
+        return pages
 
-        Returns:
-            The node, and the other pages of the same state, which hold it no more either.
-
-        Cost: O(1), and O(1) a node that dies.
-        """
-        node = self._node_of[group].pop(page)
-        held = self._pages[group].pop(node)
-        others = () if isinstance(held, int) else tuple(p for p in held if p != page)
-        for other in others:
-            del self._node_of[group][other]
-        return node, others
-
-    def drop(self, group: int, pages: list[int]) -> None:
-        """`detach` and prune for many pages of a token group. O(len(pages))."""
-        node_of, held = self._node_of[group], self._pages[group]
-        nodes = [node_of.pop(page) for page in pages]
-        for node in nodes:
-            del held[node]
-        self.prune(nodes)
+    def detach(self, group: int, pages: Index) -> None:
+        """``pages`` of a token group hold their nodes no more. O(len(pages) + runs)."""
+        nodes = self._node_of[group][pages]
+        self._node_of[group][pages] = 0
+        numbers, offsets = nodes >> SHIFT, nodes & OFFSET
+        for number, start, stop in _stretches(numbers):
+            run = self._runs[number]
+            run.held(group)[offsets[start:stop]] = 0
+            self._prune(run)
 
     def copies(self, node: int) -> int:
         """Groups in which ``node`` has a page. O(groups)."""
-        return sum(node in pages for pages in self._pages)
+        number, offset = place(node)
+        return sum(pages[offset] != 0 for pages in self._runs[number].pages)
 
-    def prune(self, nodes: Iterable[int]) -> None:
-        """Forget those of ``nodes`` nothing keeps alive. O(1) a node."""
-        for node in nodes:
-            self._prune(node)
+    # -- inside --------------------------------------------------------------------------------
+
+    def _begin(self, before: int, key: NodeKey) -> Run:
+        """An empty run after ``before``."""
+        run = Run(self._next, before, key, self._groups)
+        self._next += 1
+        self._runs[run.base >> SHIFT] = self._run_at[before, key] = run
+        return run
+
+    def _make_root(self, root: RootKey) -> int:
+        run = self._begin(_NOWHERE, root)
+        for pages in run.pages:
+            pages.append(0)
+        run.size, run.closed = 1, True
+        return run.base
+
+    @staticmethod
+    def _let_go(run: Run, offset: int) -> None:
+        if run.holds[offset] == 1:
+            del run.holds[offset]
+        else:
+            run.holds[offset] -= 1
+
+    def _prune(self, run: Run) -> None:
+        """Forget the nodes at a run's end that nothing keeps alive, and what only they kept."""
+        kept = run.last_kept() + 1
+        while kept < run.size and run.base != ROOT:
+            if kept:
+                run.shorten(kept)
+                return
+            del self._runs[run.base >> SHIFT], self._run_at[run.before, run.key]
+            if run.before == _NOWHERE:
+                return
+            number, offset = place(run.before)
+            run = self._runs[number]
+            self._let_go(run, offset)
+            kept = run.last_kept() + 1
+
+    def _root_name(self, run: Run) -> bytes:
+        return root_digest(run.key)  # type: ignore[arg-type]  # roots have root keys
+
+    def _name(self, run: Run, stop: int) -> None:
+        """Name the nodes of ``run`` up to offset ``stop``."""
+        before = run.digests[-1] if run.digests else self.digest(run.before)
+        for offset in range(len(run.digests), stop + 1):
+            before = page_digest(before, *run.parts(offset))
+            run.digests.append(before)
+
+    # -- checking ------------------------------------------------------------------------------
 
     def check(self, standing: dict[int, int]) -> None:
         """Raise IntegrityError unless nodes, keys, pages and holders agree.
@@ -238,65 +292,51 @@ class PrefixIndex:
 
         Cost: O(nodes).
         """
-        holders = dict(standing)
-        for node, (parent, _) in self._key_of.items():
-            if parent != _NOWHERE:
-                holders[parent] = holders.get(parent, 0) + 1
-            if self._node_at.get(self._key_of[node]) != node:
-                raise IntegrityError(f"node of the key of node {node}", node, None)
-        if len(self._node_at) != len(self._key_of):
-            raise IntegrityError("keys == nodes", len(self._node_at), len(self._key_of))
-        counted = {node: holders.get(node, 0) for node in (ROOT, *self._key_of)}
-        stored = {node: self._holders.get(node, 1) for node in counted}
-        if counted != stored or not self._holders.keys() <= counted.keys():
-            raise IntegrityError("children + sequences == holders", counted, self._holders)
-        for group, held in enumerate(self._pages):
-            self._check_pages(group, held)
-        for node in self._key_of:
-            if not self.copies(node) and node not in holders:
-                raise IntegrityError(f"node {node} is kept alive", False, True)
+        holds = dict(standing)
+        for run in self._runs.values():
+            if run.before != _NOWHERE:
+                holds[run.before] = holds.get(run.before, 0) + 1
+            self._check_run(run)
+        stored = {run.base + at: n for run in self._runs.values() for at, n in run.holds.items()}
+        if holds != stored:
+            raise IntegrityError("children + sequences == holders", holds, stored)
+        if len(self._run_at) != len(self._runs):
+            raise IntegrityError("keys == runs", len(self._run_at), len(self._runs))
+        for group in range(self._groups):
+            self._check_pages(group)
 
-    # -- inside --------------------------------------------------------------------------------
+    def _check_run(self, run: Run) -> None:
+        if self._run_at.get((run.before, run.key)) is not run:
+            raise IntegrityError(f"run {run.base >> SHIFT} is found by its key", False, True)
+        sizes = {len(pages) for pages in run.pages}
+        if sizes - {run.size} or (run.before != _NOWHERE and len(run.raw) % run.size):
+            raise IntegrityError(f"nodes of run {run.base >> SHIFT}", sizes, run.size)
+        if run.before != _NOWHERE and run.last_kept() != run.size - 1:
+            node = run.base + run.size - 1
+            raise IntegrityError(f"node {node} is kept alive", False, True)
 
-    def _enter(self, parent: int, key: NodeKey) -> int:
-        node = self._node_at.get((parent, key))
-        if node is None:
-            node, self._next = self._next, self._next + 1
-            self._node_at[parent, key] = node
-            self._key_of[node] = (parent, key)
-            self._holders[node] = 0
-        return node
-
-    def _set_holders(self, node: int, count: int) -> None:
-        if count == 1:
-            del self._holders[node]
-        else:
-            self._holders[node] = count
-
-    def _lose_holder(self, node: int) -> None:
-        self._set_holders(node, self._holders.get(node, 1) - 1)
-
-    def _prune(self, node: int) -> None:
-        while node in self._key_of and self._holders.get(node) == 0 and not self.copies(node):
-            key = self._key_of.pop(node)
-            del self._node_at[key], self._holders[node]
-            self._digests.pop(node, None)
-            node = key[0]
-            if node != _NOWHERE:
-                self._lose_holder(node)
-
-    def _name(self, parent: int, key: NodeKey) -> bytes:
-        if parent == _NOWHERE:
-            return root_digest(cast("RootKey", key))
-        before = root_digest(()) if parent == ROOT else self._digests[parent]
-        tokens, media = (key, ()) if isinstance(key, bytes) else cast("tuple[bytes, MediaKey]", key)
-        return page_digest(before, tokens, media)
-
-    def _check_pages(self, group: int, held: dict[int, Held]) -> None:
+    def _check_pages(self, group: int) -> None:
         pairs = {}
-        for node, pages in held.items():
-            pairs.update(dict.fromkeys((pages,) if isinstance(pages, int) else pages, node))
-            if node not in self._key_of:
-                raise IntegrityError(f"node {node} of page {pages} is alive", False, True)
-        if pairs != self._node_of[group]:
-            raise IntegrityError("pages by node == nodes by page", pairs, self._node_of[group])
+        for node, pages in self._attached(group):
+            pairs.update(dict.fromkeys(pages, node))
+        index = self.published(group)
+        listed = dict(zip(index.tolist(), self._node_of[group][index].tolist(), strict=True))
+        if pairs != listed:
+            raise IntegrityError("pages by node == nodes by page", pairs, listed)
+
+    def _attached(self, group: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        for run in self._runs.values():
+            for offset, page in enumerate(run.pages[group]):
+                if page:
+                    yield run.base + offset, run.states.get((group, offset), (page,))
+
+
+def _stretches(numbers: Nodes) -> list[tuple[int, int, int]]:
+    """(number, start, stop) of each stretch of equal ``numbers``. O(len(numbers))."""
+    if not numbers.size:
+        return []
+    cuts = (numbers[1:] != numbers[:-1]).nonzero()[0] + 1
+    starts = [0, *cuts.tolist()]
+    firsts = numbers[starts].tolist()
+    return list(zip(firsts, starts, [*starts[1:], numbers.size], strict=True))
+

@@ -14,7 +14,9 @@ from octavo import (
     Salt,
     State,
 )
+from octavo.identity import NO_EXTRAS
 from octavo.lifetimes import Window
+from octavo.matching import page_keys
 from octavo.testing import ModelStore, Shape, Text
 
 FULL, STATE = Attention(1, 1, 1), State(1)
@@ -213,9 +215,9 @@ def window_cache(page_size, size, usable=40):
 def forget_page(cache, tokens, column, group):
     """Evict one published page of a prompt: all others are held meanwhile."""
     ledger = cache._ledger
-    nodes = ledger.index.walk(0, [np.array([t], np.int32).tobytes() for t in tokens])
+    keys = page_keys(np.array(tokens, np.int32), NO_EXTRAS, 1, 0, len(tokens))
     number = ledger.names.index(group)
-    page = ledger.index.pages(number)[nodes[column]]
+    page = ledger.index.walk(0, keys).pages(number)[column]
     ledger.pool.unpublish([page], number)
     ledger._remove(number, page, "evicted")
     cache.check()

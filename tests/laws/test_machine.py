@@ -10,6 +10,7 @@ from octavo import Cache, matching
 from octavo.ledger import Ledger
 from octavo.parents import ParentPool
 from octavo.prefix import ROOT, PrefixIndex
+from octavo.runs import Keys
 from octavo.testing import SHAPES, World, stress
 from octavo.testing.drawing import Chance
 from octavo.testing.machine import CacheMachine
@@ -127,9 +128,9 @@ FAULTS = {
     "media are ignored": (
         matching,
         "page_keys",
-        lambda ids, identity, size, first, stop: [
-            ids[at * size : (at + 1) * size].tobytes() for at in range(first, stop)
-        ],
+        lambda ids, identity, size, first, stop: Keys(
+            ids[first * size : stop * size].tobytes(), 4 * size, {}
+        ),
         "full",
     ),
 }

@@ -29,14 +29,14 @@ def ledger_of(names, page_size, kept):
     ledger = Ledger(plan, "lru", 0, None)
     keys = page_keys(TOKENS, NO_EXTRAS, page_size, 0, TOKENS.size // page_size)
     ledger.index.hold(0)
-    nodes = ledger.index.enter(0, keys).nodes
+    _, nodes = ledger.index.enter(0, keys)
     for group, name in enumerate(names):
         for column in kept[name]:
             pages = ledger.take(group, 1)
             if name == "state":
                 ledger.index.attach_state(group, nodes[column], tuple(pages.tolist()))
             else:
-                ledger.index.attach(group, nodes[column : column + 1], pages.tolist())
+                ledger.index.attach(group, nodes[column : column + 1], pages)
     return ledger, nodes
 
 
@@ -73,7 +73,7 @@ def test_hits_against_brute_force(names, page_size):
         assert max(both, default=0) == hit.boundary
         assert [max(served[name], default=0) for name in names] == hit.by_group
         for group, name in enumerate(names):
-            pages = hit_pages(ledger, group, nodes, hit.boundary)
+            pages = hit_pages(ledger, group, hit)
             wanted = needed(name, hit.boundary, page_size) if hit.boundary else []
             assert len(wanted) == pages.size
             assert [nodes[c] for c in wanted] == [ledger.index.node_of(group, p) for p in pages]
@@ -94,7 +94,8 @@ def test_keys_of_pages():
     identity = read_extras([Media("a", 3, 5), Salt("s")])
     keys = page_keys(TOKENS, identity, 4, 0, 3)
 
-    assert [b"", b"", TOKENS[8:12].tobytes()] == [k if isinstance(k, bytes) else b"" for k in keys]
-    assert (TOKENS[:4].tobytes(), (("a", 3, 5),)) == keys[0]
-    assert (TOKENS[4:8].tobytes(), (("a", -1, 1),)) == keys[1]
-    assert [TOKENS[4:8].tobytes()] == page_keys(TOKENS, NO_EXTRAS, 4, 1, 2)
+    assert TOKENS[:12].tobytes() == keys.raw
+    assert (TOKENS[:4].tobytes(), (("a", 3, 5),)) == keys.parts(0)
+    assert (TOKENS[4:8].tobytes(), (("a", -1, 1),)) == keys.parts(1)
+    assert (TOKENS[8:12].tobytes(), ()) == keys.parts(2)
+    assert (TOKENS[4:8].tobytes(), 16, {}) == page_keys(TOKENS, NO_EXTRAS, 4, 1, 2)

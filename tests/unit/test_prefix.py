@@ -1,5 +1,8 @@
 """The prefix index by itself."""
 
+import itertools
+import random
+
 import numpy as np
 import pytest
 
@@ -7,32 +10,45 @@ from octavo import Adapter, Salt
 from octavo.errors import IntegrityError
 from octavo.identity import root_digest
 from octavo.prefix import ROOT, PrefixIndex
+from octavo.runs import Keys
 
 
-def key(*tokens):
-    """One page of token ids, as the index takes it."""
-    return np.array(tokens, np.int32).tobytes()
+def keys(*pages, media=None):
+    """Pages of token ids, as the index takes them."""
+    raw = np.array(pages, np.int32).tobytes()
+    return Keys(raw, 4 * len(pages[0]), media or {})
 
 
 def grown(pages, first_page=1, groups=1):
     """An index in which a sequence stands behind pages first_page, first_page + 1, ..."""
-    index = PrefixIndex(groups)
-    nodes = enter(index, *pages).nodes
-    index.attach(0, nodes, range(first_page, first_page + len(nodes)))
-    return index, nodes
+    index = PrefixIndex([100] * groups)
+    nodes = enter(index, *pages)
+    index.attach(0, nodes, np.arange(first_page, first_page + len(nodes)))
+    return index, list(nodes)
 
 
-def enter(index, *pages, root=ROOT):
-    """A sequence that comes to stand behind these pages."""
+def enter(index, *pages, root=ROOT, media=None):
+    """A sequence that comes to stand behind these pages; the nodes made for it."""
     index.hold(root)
-    return index.enter(root, [key(*tokens) for tokens in pages])
+    return index.enter(root, keys(*pages, media=media))[1]
+
+
+def walk(index, *pages, root=ROOT, media=None):
+    """Nodes known of these pages."""
+    return index.walk(root, keys(*pages, media=media)).nodes()
+
+
+def detach(index, *pages):
+    """These pages are given up, one after the other."""
+    for page in pages:
+        index.detach(0, np.array([page]))
 
 
 def test_an_empty_index_finds_nothing():
     """Nothing published, nothing found."""
     index = PrefixIndex()
 
-    assert [] == index.walk(ROOT, [key(1, 2)])
+    assert [] == walk(index, (1, 2))
     assert 0 == len(index)
     index.check({})
 
@@ -41,10 +57,11 @@ def test_the_longest_chain_is_found():
     """Pages are found one after the other, up to the first that is not there."""
     index, nodes = grown([(1, 2), (3, 4), (5, 6)], first_page=7)
 
-    assert nodes == index.walk(ROOT, [key(1, 2), key(3, 4), key(5, 6), key(7, 8)])
-    assert nodes[:2] == index.walk(ROOT, [key(1, 2), key(3, 4), key(9, 9)])
-    assert [] == index.walk(ROOT, [key(3, 4)])
-    assert [7, 8, 9] == [index.pages(0)[node] for node in nodes]
+    assert nodes == walk(index, (1, 2), (3, 4), (5, 6), (7, 8))
+    assert nodes[:2] == walk(index, (1, 2), (3, 4), (9, 9))
+    assert [] == walk(index, (3, 4))
+    assert [7, 8, 9] == index.walk(ROOT, keys((1, 2), (3, 4), (5, 6))).pages(0).tolist()
+    assert [7, 8, 9] == [index.page(0, node) for node in nodes]
     assert nodes[1] == index.node_of(0, 8)
     index.check({nodes[-1]: 1})
 
@@ -54,28 +71,29 @@ def test_equal_tokens_in_another_context_are_another_node():
     index, _ = grown([(1, 2), (9, 9)])
     other = enter(index, (3, 4), (9, 9))
 
-    assert 0 == other.known
+    assert 2 == len(other)
     assert 4 == len(index)
 
 
 def test_entering_twice_gives_the_same_nodes():
     """What is known is told, and nothing is made anew."""
     index, nodes = grown([(1, 2), (3, 4)])
-    chain = enter(index, (1, 2), (3, 4), (5, 6))
+    index.hold(ROOT)
+    known, new = index.enter(ROOT, keys((1, 2), (3, 4), (5, 6)))
 
-    assert (nodes, 2, 3) == (chain.nodes[:2], chain.known, len(index))
-    index.check({nodes[-1]: 1, chain.nodes[-1]: 1})
-    again = enter(index, (1, 2), (3, 4))
-    assert (nodes, 2) == again
-    index.check({nodes[-1]: 2, chain.nodes[-1]: 1})
+    assert (nodes, 1, 3) == (known.nodes(), len(new), len(index))
+    index.attach(0, new, [9])
+    index.check({nodes[-1]: 1, new[-1]: 1})
+    index.hold(ROOT)
+    known, new = index.enter(ROOT, keys((1, 2), (3, 4)))
+    assert (nodes, 0) == (known.nodes(), len(new))
+    index.check({nodes[-1]: 2, nodes[-1] + 1: 1})
 
 
 def test_a_node_lives_while_something_needs_it():
     """A page, a child or a sequence; then it is gone, and its parents with it."""
     index, nodes = grown([(1,), (2,), (3,)])
-    for page in (1, 2, 3):
-        index.detach(0, page)
-    index.prune(nodes)
+    detach(index, 1, 2, 3)
 
     assert 3 == len(index)
     index.check({nodes[-1]: 1})
@@ -88,13 +106,26 @@ def test_a_number_is_never_used_again():
     """A page that comes back is another node, without the children of the first."""
     index, nodes = grown([(1,), (2,)])
     index.unhold(nodes[-1])
-    for page in (2, 1):
-        node, _ = index.detach(0, page)
-        index.prune([node])
-    again = enter(index, (1,)).nodes
+    detach(index, 2, 1)
+    again = enter(index, (1,))
 
     assert not set(again) & set(nodes)
-    assert again == index.walk(ROOT, [key(1), key(2)])
+    assert [*again] == walk(index, (1,), (2,))
+
+
+def test_a_number_is_never_used_again_within_what_is_left():
+    """Where the end of a chain is given up and comes back, it is other nodes."""
+    index, nodes = grown([(1,), (2,), (3,)])
+    index.hold(nodes[0])
+    index.unhold(nodes[-1])
+    detach(index, 3, 2)
+    known, new = index.enter(nodes[0], keys((2,), (3,)))
+
+    assert 0 == known.size
+    assert not set(new) & set(nodes)
+    assert [nodes[0], *new] == walk(index, (1,), (2,), (3,))
+    index.attach(0, new, [5, 6])
+    index.check({new[-1]: 1})
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -104,14 +135,14 @@ def test_many_sequences_go_one_page_on(apart):
     tips = [nodes[-1], ROOT, ROOT]
     index.hold(ROOT)
     index.hold(ROOT)
-    keys = [key(5), key(6) if apart else key(1), key(7) if apart else key(1)]
-    moved, known = index.advance(tips, keys)
+    tokens = (5, 6, 7) if apart else (5, 1, 1)
+    moved, known = index.advance(tips, [keys((token,)).raw for token in tokens])
 
     assert [] == known if apart else [1, 2] == known
     assert (3 if apart else 2) == len(set(moved))
     standing = {node: moved.count(node) for node in moved}
-    for node in moved[: 3 if apart else 1]:
-        index.attach(0, [node], [10 + node])
+    new = moved[: 3 if apart else 1]
+    index.attach_each(0, new, np.arange(10, 10 + len(new)))
     index.check(standing)
 
 
@@ -120,7 +151,7 @@ def test_two_new_ones_that_go_the_same_way():
     index = PrefixIndex()
     for _ in range(3):
         index.hold(ROOT)
-    moved, known = index.advance([ROOT] * 3, [key(1), key(2), key(1)])
+    moved, known = index.advance([ROOT] * 3, [keys((token,)).raw for token in (1, 2, 1)])
 
     assert ([2], 2) == (known, len(index))
     assert moved[0] == moved[2] != moved[1]
@@ -130,21 +161,22 @@ def test_roots_of_salts_and_adapters():
     """Each has its own; nothing is found under another's."""
     index = PrefixIndex()
     one, other = ((Salt("a"),), (Adapter("a"),))
-    nodes = enter(index, (1,), root=index.enter_root(one)).nodes
+    nodes = enter(index, (1,), root=index.enter_root(one))
     index.attach(0, nodes, [1])
 
     assert index.find_root(other) is None
-    assert nodes == index.walk(index.find_root(one), [key(1)])
-    assert [] == index.walk(ROOT, [key(1)])
+    assert [*nodes] == walk(index, (1,), root=index.find_root(one))
+    assert [] == walk(index, (1,))
     assert ROOT == index.find_root(()) == index.enter_root(())
 
 
-def test_ancestors_and_paths():
-    """Backwards from a node, and forwards to it."""
+def test_ancestors():
+    """Backwards from a node, over the place where a chain branches off."""
     index, nodes = grown([(1,), (2,), (3,)])
+    branch = [*nodes[:2], *enter(index, (1,), (2,), (4,), (5,))]
 
     assert [*nodes[::-1], ROOT] == [index.ancestor(nodes[-1], steps) for steps in range(4)]
-    assert nodes[1:] == index.path(nodes[-1], 2)
+    assert [*branch[::-1], ROOT] == [index.ancestor(branch[-1], steps) for steps in range(5)]
 
 
 def test_a_state_of_several_pages():
@@ -153,17 +185,51 @@ def test_a_state_of_several_pages():
     index.attach_state(1, nodes[0], (4, 5, 6))
 
     assert 2 == index.copies(nodes[0])
-    assert (nodes[0], (4, 6)) == index.detach(1, 5)
+    assert (4, 5, 6) == index.state(1, nodes[0]) == index.detach_state(1, nodes[0])
     assert [None] * 3 == [index.node_of(1, page) for page in (4, 5, 6)]
     assert 1 == index.copies(nodes[0])
     index.check({nodes[0]: 1})
 
 
+def test_media_tell_equal_tokens_apart():
+    """A page is found under its own media, at its place in a run and at the start of one."""
+    index = PrefixIndex([100])
+    plain = enter(index, (1,), (2,), (3,))
+    other = enter(index, (1,), (2,), (3,), media={1: (("a", 0, 1),)})
+
+    assert [*plain] == walk(index, (1,), (2,), (3,))
+    assert [plain[0], *other] == walk(index, (1,), (2,), (3,), media={1: (("a", 0, 1),)})
+    assert [plain[0]] == walk(index, (1,), (2,), (3,), media={1: (("b", 0, 1),)})
+    assert 3 == len({index.digest(node) for node in (plain[1], plain[2], other[-1])})
+
+
+def test_against_a_dict_of_prefixes():
+    """Random chains entered, walked and given up again: what is found is what a dict says."""
+    chance = random.Random(7)
+    index, there, pages = PrefixIndex([5_000]), {}, itertools.count(1)
+    for _ in range(400):
+        text = [(chance.randrange(2), chance.randrange(2)) for _ in range(chance.randint(1, 9))]
+        found = walk(index, *text)
+        kept = list(itertools.takewhile(lambda n: tuple(text[:n]) in there, range(1, len(text) + 1)))
+        assert [there[tuple(text[:n])] for n in kept] == found
+        index.hold(ROOT)
+        known, new = index.enter(ROOT, keys(*text))
+        index.attach(0, new, [next(pages) for _ in new]) if new else None
+        for at, node in enumerate([*known.nodes(), *new]):
+            there[tuple(text[: at + 1])] = node
+        index.unhold(index.walk(ROOT, keys(*text)).node(len(text) - 1))
+        leaves = [t for t in there if not any(o[: len(t)] == t != o for o in there)]
+        for leaf in chance.sample(leaves, len(leaves) // 3):
+            detach(index, index.page(0, there.pop(leaf)))
+        index.check({})
+    assert len(there) == len(index)
+
+
 def test_digests_are_lazy_and_equal_everywhere():
     """Computed when asked for, from the tokens alone: another index names equal pages equally."""
     (one, ours), (other, theirs) = grown([(1,), (2,), (3,)]), grown([(9,), (1,)])
-    theirs = enter(other, (1,), (2,), (3,)).nodes
-    assert not one._digests
+    theirs = enter(other, (1,), (2,), (3,))
+    assert not any(run.digests for run in one._runs.values())
 
     assert [one.digest(n) for n in ours] == [other.digest(n) for n in theirs]
     assert root_digest(()) == one.digest(ROOT)
@@ -173,12 +239,13 @@ def test_digests_are_lazy_and_equal_everywhere():
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda index: index._node_at.clear(),
-        lambda index: index._key_of.pop(2),
-        lambda index: index.hold(1),
-        lambda index: index._pages[0].pop(1),
-        lambda index: index._node_of[0].pop(1),
-        lambda index: index.attach(0, [99], [9]),
+        lambda index: index._run_at.clear(),
+        lambda index: index._runs.pop(1),
+        lambda index: index.hold(1 << 24),
+        lambda index: index._runs[1].pages[0].pop(),
+        lambda index: index._node_of[0].fill(0),
+        lambda index: index.attach_each(0, [1 << 24], np.array([9])),
+        lambda index: index._runs[1].append(keys((3,)), 0),
     ],
 )
 def test_check_sees_a_damaged_index(damage):

@@ -4,6 +4,7 @@ Walks attributes and slots of any object, so it needs to know nothing of what it
 count byte by byte, sets by their members, dicts in order (the order of eviction is often one).
 """
 
+from array import array
 from collections.abc import Mapping
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
@@ -16,7 +17,7 @@ Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
 CACHED = frozenset(
-    {"__weakref__", "_buffer", "_constants", "_digests", "_late", "_listed", "_stored", "cursor"}
+    {"__weakref__", "_buffer", "_constants", "_late", "_listed", "_stored", "cursor", "digests"}
     | {"tail"}
 )
 """Attributes that only remember what could be computed again, or hold token ids in two ways."""
@@ -36,6 +37,8 @@ def freeze(thing: object, skip: frozenset[str] = CACHED) -> Frozen:
 def _freeze(thing: Any, seen: dict[int, int], skip: frozenset[str]) -> Frozen:
     if isinstance(thing, _PLAIN):
         return thing
+    if isinstance(thing, (bytearray, array)):
+        return bytes(thing)
     if isinstance(thing, (np.ndarray, np.generic)):
         return thing.shape, thing.dtype.str, thing.tobytes()
     if isinstance(thing, _CODE):
