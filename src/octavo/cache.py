@@ -6,9 +6,7 @@ no clock: the same verbs give the same pages in every process.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable
-from itertools import count as counter
 from typing import Literal
-from weakref import WeakValueDictionary
 
 from octavo.admission import Admission, Explanation, Match
 from octavo.batch import Batch, Counts, Steppable, check_counts, is_one_each
@@ -26,7 +24,6 @@ from octavo.errors import (
     UnknownSequence,
 )
 from octavo.events import Event, EventLog
-from octavo.forking import share
 from octavo.guards import Guards
 from octavo.home import Home
 from octavo.identity import CrossInput, Extra, read_extras
@@ -37,8 +34,7 @@ from octavo.planning import Plan
 from octavo.policies import Policy
 from octavo.promises import Promises
 from octavo.reports import Fit, Pin, Stats
-from octavo.rows import Rows
-from octavo.sequences import Ints, Orphan, Sequence, Tokens
+from octavo.sequences import Sequence, Tokens
 from octavo.spec import check_int
 from octavo.stepping import Stepper
 from octavo.table import Step
@@ -114,11 +110,9 @@ class Cache:
         self._committer = Committer(self._ledger, self._promises, most, stored, publishes=prefix)
         self._decoder = Decoder(self._ledger, self._promises, self._stepper, self._committer)
         self._guards = Guards(self._ledger, self._promises, self._admission, self.max_length)
-        self._home = Home(self._ledger, max_sequences)
-        self._sequences: WeakValueDictionary[object, Sequence] = WeakValueDictionary()
-        self._orphans: list[Orphan] = []
+        self._home = Home(self._ledger, self._promises, self._stepper, self.max_sequences)
+        self._orphans = self._home.orphans
         self._pins: set[Pin] = set()
-        self._ids = counter()
         self._open: list[Step] = []
         self._clock = 0
         self._prompt_tokens = self._cached_tokens = self._preemptions = 0
@@ -135,8 +129,7 @@ class Cache:
         """
         ids, identity = self._guards.prompt(tokens), read_extras(extra)
         hit = self._admission.find(ids, identity)
-        there = self._sequences.values()
-        pending = self._admission.pending(ids, identity, hit.boundary, there)
+        pending = self._admission.pending(ids, identity, hit.boundary, self._home)
         return self._admission.match(hit, pending)
 
     def explain_match(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Explanation:
@@ -209,7 +202,7 @@ class Cache:
             evictable=pool.evictable,
             free=pool.free,
             peak_live=max(self._ledger.peak, pool.live),
-            sequences=len(self._sequences),
+            sequences=len(self._home),
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             evicted=self._ledger.evicted,
@@ -223,11 +216,11 @@ class Cache:
         Raises:
             IntegrityError: the equation that does not hold, with both sides.
         """
-        self._reap()
+        self._home.reap()
         check_cache(
             self._ledger,
             self._promises,
-            list(self._sequences.values()),
+            list(self._home),
             self._pins,
             self._open,
             self._stepper.pending,
@@ -271,27 +264,24 @@ class Cache:
 
         Cost: O(len(tokens)).
         """
-        self._reap()
+        if self._orphans:
+            self._home.reap()
         ids, identity = self._guards.prompt(tokens), read_extras(extra, cross)
         bound = self._guards.limit(ids.size, limit, identity, guarantee=guarantee)
-        if not isinstance(id, Hashable):
-            raise IdentityError("id", id, "it must be hashable")
-        if id is not None and id in self._sequences:
-            raise DuplicateSequence(id)
+        if id is not None:
+            self._check_name(id)
         self._check_room(1)
         private = guarantee and bool(self._ledger.state_groups)
         pinned = self._admission.afford(ids, identity, reuse=reuse and not private)
         if guarantee:
             self._guards.promise(bound, identity, pinned)
-        name = self._new_id() if id is None else id
-        sequence = self._home.make(self, ids, bound, name, identity)
+        sequence = self._home.make(self, ids, bound, id, identity)
         sequence._epoch = self._clock
         sequence._promised, sequence._private = guarantee, private
         self._admission.pin(sequence, pinned)
-        sequence.cached = sequence.computed
-        self._sequences[name] = sequence
+        sequence.cached = pinned.hit.boundary * self._ledger.page_size
         if guarantee:
-            self._promises.sequences[name] = sequence
+            self._promises.sequences[sequence.id] = sequence
         self._prompt_tokens += ids.size
         self._cached_tokens += sequence.cached
         return sequence
@@ -307,7 +297,8 @@ class Cache:
 
         Cost: O(pages).
         """
-        self._leave(self._check(sequence))
+        self._check(sequence)._sync()
+        self._home.leave(sequence)
 
     def reset(self) -> None:
         """Forget every published page.
@@ -317,9 +308,9 @@ class Cache:
 
         Cost: O(pages).
         """
-        self._reap()
-        if self._sequences or self._pins:
-            count = len(self._sequences) + len(self._pins)
+        self._home.reap()
+        if len(self._home) or self._pins:
+            count = len(self._home) + len(self._pins)
             raise StepError(f"{count} sequences or pins hold pages; release them first")
         self._ledger.evict_all()
         if self._log is not None:
@@ -390,7 +381,7 @@ class Cache:
         Cost: a batch that decodes: a few array operations; else O(rows + new tokens + columns).
         """
         if self._orphans:
-            self._reap()
+            self._home.reap()
         if len(self._open) >= self.depth:
             raise StepError(f"{len(self._open)} steps are open; commit or abort the oldest first")
         step = None
@@ -542,7 +533,7 @@ class Cache:
 
         Cost: O(n x columns).
         """
-        self._reap()
+        self._home.reap()
         self._check_closed(self._check(sequence))
         n = check_int("n", n, 1)
         if sequence.preempted:
@@ -550,7 +541,9 @@ class Cache:
         self._check_room(n)
         self._guards.fork(sequence, n)
         sequence._sync()
-        children = [self._fork_one(sequence) for _ in range(n)]
+        children = [self._home.fork(self, sequence) for _ in range(n)]
+        for child in children:
+            child._epoch = self._clock
         self._tell()
         return children
 
@@ -569,9 +562,7 @@ class Cache:
         sequence._sync()
         rows, row = sequence._rows, sequence._row
         known, limit = sequence.length, sequence.limit
-        self._let_go(rows, row, sequence._fetch)
-        sequence._fetch, sequence._stops = [], set()
-        self._home.clear(sequence)
+        self._home.empty(sequence)
         rows.known[row], rows.limit[row] = known, limit
         sequence.preempted = True
         self._clock += 1
@@ -639,9 +630,16 @@ class Cache:
                 raise DuplicateSequence(sequence.id, "stands in two rows")
             seen.add(sequence)
 
+    def _check_name(self, id: object) -> None:
+        if not isinstance(id, Hashable):
+            raise IdentityError("id", id, "it must be hashable")
+        if id in self._home:
+            raise DuplicateSequence(id)
+
     def _check_room(self, count: int) -> None:
-        self._reap()  # a handle may have been collected since the verb began
-        total = len(self._sequences) + count
+        if self._orphans:  # a handle may have been collected since the verb began
+            self._home.reap()
+        total = len(self._home) + count
         if total > self.max_sequences:
             raise CapacityError("sequences", total, self.max_sequences, "max_sequences")
 
@@ -668,43 +666,6 @@ class Cache:
     def _tell(self) -> None:
         if self._log is not None:
             self._log.deliver()
-
-    def _new_id(self) -> int:
-        return next(number for number in self._ids if number not in self._sequences)
-
-    def _let_go(self, rows: Rows, row: int, fetches: list[tuple[int, Ints]]) -> None:
-        """Give back everything a row holds and stands on."""
-        for group, pages in fetches:
-            self._ledger.pool.release(pages, group)
-        for group in self._ledger.state_groups if self._stepper.pending else ():
-            self._stepper.forget_copies(group, rows.held(row, group))
-        self._ledger.release_row(rows, row)
-        self._ledger.index.unhold(rows.tip[row])
-
-    def _leave(self, sequence: Sequence) -> None:
-        sequence._sync()
-        if not sequence.preempted:
-            self._let_go(sequence._rows, sequence._row, sequence._fetch)
-        self._promises.sequences.pop(sequence.id, None)
-        del self._sequences[sequence.id]
-        self._home.leave(sequence)
-
-    def _fork_one(self, parent: Sequence) -> Sequence:
-        identity, name = parent._identity, self._new_id()
-        child = self._home.make(self, parent.tokens(), parent.limit, name, identity)
-        child._epoch = self._clock
-        share(self._ledger, self._stepper, parent, child, self._promises.owed())
-        self._sequences[name] = child
-        return child
-
-    def _reap(self) -> None:
-        """Take back what handles held that were collected without a release."""
-        while self._orphans:
-            orphan = self._orphans.pop()
-            if not orphan.preempted:
-                self._let_go(orphan.rows, orphan.row, orphan.fetches)
-            if orphan.at_home:
-                self._home.free(orphan.row)
 
     def _takes_part(self, sequence: Sequence, step: Step) -> bool:
         """Whether ``step``'s results still mean anything to ``sequence``."""

@@ -29,6 +29,7 @@ class Guards:
     ) -> None:
         self._ledger, self._promises = ledger, promises
         self._admission, self._max_length = admission, max_length
+        self._possible = 0  # tokens a sequence was found to have room for
 
     @staticmethod
     def prompt(tokens: Tokens) -> Ints:
@@ -54,8 +55,12 @@ class Guards:
             raise PlanError("cross", identity.cross, "the plan has no cross group")
         bound = self._max_length if limit is None else check_int("limit", limit, 1)
         least = length if limit is None and not guarantee else bound
-        needs = self._admission.lifetime_needs(least, identity, all_at_once=guarantee)
-        self._admission.require_possible(needs)
+        if guarantee or identity.cross is not None:
+            needs = self._admission.lifetime_needs(least, identity, all_at_once=guarantee)
+            self._admission.require_possible(needs)
+        elif least > self._possible:
+            self._admission.require_possible(self._admission.lifetime_needs(least, identity))
+            self._possible = least
         if bound > self._max_length:
             raise CapacityError("limit", bound, self._max_length, "max_length of the cache")
         if length > bound:

@@ -73,6 +73,7 @@ class Orphan(NamedTuple):
     """What a handle that was collected without a release left behind.
 
     Attributes:
+        id: its name.
         rows: its batch's, which was collected with it, or the cache's own.
         row: its row there.
         at_home: whether they are the cache's own.
@@ -80,6 +81,7 @@ class Orphan(NamedTuple):
         fetches: states it held, by group.
     """
 
+    id: object
     rows: Rows
     row: int
     at_home: bool
@@ -235,7 +237,8 @@ class Sequence:
 
     def __del__(self) -> None:
         if getattr(self, "_numbers", ()) is None:
-            left = Orphan(self._rows, self._row, self._batch is None, self.preempted, self._fetch)
+            at_home, fetch = self._batch is None, self._fetch
+            left = Orphan(self.id, self._rows, self._row, at_home, self.preempted, fetch)
             self._cache._orphans.append(left)
             self._numbers = (0, 0, 0, 0)
             text = f"sequence {self.id!r} was collected while it held pages; release it"

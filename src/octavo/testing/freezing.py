@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Mapping
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
+from weakref import ReferenceType
 
 import numpy as np
 
@@ -17,7 +18,7 @@ Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
 CACHED = frozenset(
-    {"__weakref__", "_buffer", "_constants", "_late", "_listed", "_stored", "cursor", "digests"}
+    {"__weakref__", "_buffer", "_constants", "_late", "_listed", "_possible", "_stored", "cursor", "digests"}
     | {"tail"}
 )
 """Attributes that only remember what could be computed again, or hold token ids in two ways."""
@@ -41,6 +42,8 @@ def _freeze(thing: Any, seen: dict[int, int], skip: frozenset[str]) -> Frozen:
         return bytes(thing)
     if isinstance(thing, (np.ndarray, np.generic)):
         return thing.shape, thing.dtype.str, thing.tobytes()
+    if isinstance(thing, ReferenceType):
+        return _freeze(thing(), seen, skip)
     if isinstance(thing, _CODE):
         return getattr(thing, "__qualname__", "")
     if id(thing) in seen:

@@ -34,7 +34,7 @@ def unowned_slots(cache: Cache, group: str | None = None) -> Unowned:
     free = np.flatnonzero((refs == 0) & ~published)
     pages = free[free > 0].tolist()
     ends: dict[int, int] = {}
-    for sequence in cache._sequences.values() if number in ledger.token_groups else ():
+    for sequence in cache._home if number in ledger.token_groups else ():
         column, offset = divmod(sequence.scheduled, ledger.page_size)
         if offset and not sequence.preempted:
             page = int(sequence._rows.tables[number][sequence._row, column])
