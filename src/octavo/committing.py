@@ -6,7 +6,7 @@ back: the cuts that truncate and abort make.
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,7 @@ class Committer:
         group: int,
         columns: NDArray[np.int64],
         nodes: list[int],
-        pages: Ints,
+        pages: NDArray[np.integer[Any]],
         repointed: list[Repointed] | None,
     ) -> int:
         """Attach one page to one node a row; entries for known nodes go to the page they have."""
@@ -102,7 +102,9 @@ class Committer:
                 self._repoint(sequences[at], group, int(columns[at]), page, node, repointed)
         return count
 
-    def attach(self, group: int, nodes: range | list[int], pages: Ints) -> None:
+    def attach(
+        self, group: int, nodes: range | list[int], pages: NDArray[np.integer[Any]]
+    ) -> None:
         """Publish ``pages`` as the pages of ``nodes``, which have none. O(pages).
 
         Args:
@@ -243,7 +245,7 @@ class Committer:
         rows.tip[row] = new[-1] if new else known.node(count - 1)
         published = 0
         for group in ledger.token_groups:
-            pages = rows.tables[group][row, first:stop].copy()
+            pages = rows.tables[group][row, first:stop].astype(np.intp)
             if known.size:
                 columns = np.arange(first, first + known.size)
                 same = [sequence] * known.size

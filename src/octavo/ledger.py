@@ -219,10 +219,11 @@ class Ledger:
 
     def release_row(self, rows: Rows, row: int) -> None:
         """Give back every page of ``row``, last column coldest. O(pages)."""
-        for group in range(len(self.groups)):
-            pages = rows.held(row, group)
-            if pages.size:
-                self.pool.release(pages[::-1], group, distinct=True)
+        for group, table in enumerate(rows.tables):
+            pages = table[row]
+            held = pages.nonzero()[0][::-1]
+            if held.size:
+                self.pool.release(pages[held].astype(np.intp), group, distinct=True)
 
     def cut(self, rows: Rows, row: int, group: int, keep: int) -> None:
         """Give back the columns of a token group from ``keep`` on, last first. O(columns)."""

@@ -79,7 +79,7 @@ def find_hit(ledger: Ledger, ids: Ints, identity: Identity) -> Hit:
         return no_hit(len(ledger.groups))
     held = [chain.pages(group) for group in range(len(ledger.groups))]
     if len(held) == 1 and ledger.token_groups and not ledger.sliding:
-        found = chain.size if held[0].all() else int((held[0] == 0).argmax())
+        found = chain.size if np.minimum.reduce(held[0]) else int((held[0] == 0).argmax())
         return Hit(chain, held, found, [found], found)
     served = [_served(ledger, group, pages) for group, pages in enumerate(held)]
     by_group = [int(np.flatnonzero(mask)[-1]) for mask in served]

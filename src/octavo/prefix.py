@@ -64,7 +64,7 @@ class PrefixIndex:
         Cost: O(bytes compared + runs).
         """
         pieces: list[Piece] = []
-        at, total = 0, len(keys)
+        at, total = 0, len(keys.raw) // keys.width
         run, first = self._runs[start >> SHIFT], (start & OFFSET) + 1
         while at < total:
             count = run.common(first, keys, at) if first < run.size else 0

@@ -118,14 +118,16 @@ class Run:
 
         Cost: O(bytes compared).
         """
-        width = keys.width
-        count = min(self.size - first, len(keys) - at)
+        raw, width, media = keys
+        if not self.raw.startswith(raw[at * width : (at + 1) * width], first * width):
+            return 0
+        count = min(self.size - first, len(raw) // width - at)
         ours = self.raw[first * width : (first + count) * width]
-        theirs = keys.raw[at * width : (at + count) * width]
+        theirs = raw[at * width : (at + count) * width]
         if ours != theirs:
             differ = np.frombuffer(ours, np.int32) != np.frombuffer(theirs, np.int32)
             count = int(differ.argmax()) * 4 // width
-        if self.media or keys.media:
+        if self.media or media:
             count = self._common_media(first, keys, at, count)
         return count
 
