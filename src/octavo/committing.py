@@ -6,7 +6,7 @@ back: the cuts that truncate and abort make.
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,12 @@ from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepE
 from octavo.ledger import Ledger
 from octavo.matching import page_keys, shareable_pages
 from octavo.promises import Promises
+from octavo.rows import Rows
 from octavo.sequences import Ints, Sequence
 from octavo.table import CrossView, Step
+
+
+Index = NDArray[np.intp]
 
 
 class Repointed(NamedTuple):
@@ -83,38 +87,65 @@ class Committer:
         count = self._span(sequence, computed) - self._span(sequence, computed - 1)
         return self._publish(sequence, count, repointed)
 
-    def attach_each(
+    def publish_filled(
         self,
         sequences: Items[Sequence],
-        group: int,
+        rows: Rows,
+        numbers: list[int],
         columns: NDArray[np.int64],
-        nodes: list[int],
-        pages: NDArray[np.integer[Any]],
+        keys: list[bytes],
         repointed: list[Repointed] | None,
     ) -> int:
-        """Attach one page to one node a row; entries for known nodes go to the page they have."""
-        count = 0
-        for at, (node, page) in enumerate(zip(nodes, pages.tolist(), strict=True)):
-            if not self._ledger.index.page(group, node):
-                self.attach(group, [node], pages[at : at + 1])
-                count += 1
-            elif repointed is not None:
-                self._repoint(sequences[at], group, int(columns[at]), page, node, repointed)
-        return count
-
-    def attach(
-        self, group: int, nodes: range | list[int], pages: NDArray[np.integer[Any]]
-    ) -> None:
-        """Publish ``pages`` as the pages of ``nodes``, which have none. O(pages).
+        """Publish the column that each of some rows has just filled, by its tokens alone.
 
         Args:
-            nodes: consecutive ones of one run, or any.
+            sequences: whose rows they are.
+            rows: where they stand, in rows ``numbers``.
+            columns: by row, the one it filled.
+            keys: by row, the token bytes of that column.
+            repointed: as `_publish`.
         """
-        index = self._ledger.index
-        if isinstance(nodes, range):
-            index.attach(group, nodes, pages)
-        else:
-            index.attach_each(group, nodes, pages)
+        filled = {g: rows.tables[g][numbers, columns] for g in self._ledger.token_groups}
+        tips = [rows.tip[row] for row in numbers]
+        told = self._on_stored is not None  # group by group, so that events count copies
+        at_once = {} if told else {g: pages.tolist() for g, pages in filled.items()}
+        nodes, others = self._ledger.index.advance(tips, keys, at_once)
+        for row, node in zip(numbers, nodes, strict=True):
+            rows.tip[row] = node
+        one_by_one = list(range(len(nodes))) if told else others
+        published = 0
+        for group, pages in filled.items():
+            attached = np.delete(pages, one_by_one) if one_by_one else pages
+            self._ledger.pool.publish(attached, group)
+            published += attached.size
+            for at in one_by_one:
+                column = int(columns[at])
+                page = int(pages[at])
+                published += self._attach_one(
+                    sequences[at], group, column, nodes[at], page, repointed
+                )
+        return published
+
+    def _attach_one(
+        self,
+        sequence: Sequence,
+        group: int,
+        column: int,
+        node: int,
+        page: int,
+        repointed: list[Repointed] | None,
+    ) -> bool:
+        """Attach ``page`` to its node; an entry whose node has a page goes to that one."""
+        if not self._ledger.index.page(group, node):
+            self.attach(group, range(node, node + 1), np.array([page]))
+            return True
+        if repointed is not None:
+            self._repoint(sequence, group, column, page, node, repointed)
+        return False
+
+    def attach(self, group: int, nodes: range, pages: Index) -> None:
+        """Publish ``pages`` as the pages of ``nodes`` of one run, which have none. O(pages)."""
+        self._ledger.index.attach(group, nodes, pages)
         self._ledger.pool.publish(pages, group)
         if self._on_stored is not None:
             self._on_stored(group, nodes, pages.tolist())
@@ -246,12 +277,10 @@ class Committer:
         published = 0
         for group in ledger.token_groups:
             pages = rows.tables[group][row, first:stop].astype(np.intp)
-            if known.size:
-                columns = np.arange(first, first + known.size)
-                same = [sequence] * known.size
-                there = pages[: known.size]
-                published += self.attach_each(
-                    same, group, columns, known.nodes(), there, repointed
+            for at, node in enumerate(known.nodes()):
+                page = int(pages[at])
+                published += self._attach_one(
+                    sequence, group, first + at, node, page, repointed
                 )
             if new:
                 self.attach(group, new, pages[known.size :])

@@ -265,22 +265,10 @@ class Decoder:
             return 0
         if not cursor.plain:
             return sum(committer.publish_last(s, repointed) for s in bucket.sequences)
-        tips, listed = rows.tip, bucket.listed
-        nodes, known = self._ledger.index.advance([tips[row] for row in listed], keys)
-        for row, node in zip(listed, nodes, strict=True):
-            tips[row] = node
         columns = bucket.columns - -(-(cursor.ahead - 1) // cursor.size)
-        published = 0
-        for group in self._ledger.token_groups:
-            pages = rows.tables[group][bucket.rows, columns]
-            if not known:
-                committer.attach(group, nodes, pages)
-                published += len(nodes)
-            else:
-                published += committer.attach_each(
-                    bucket.sequences, group, columns, nodes, pages, repointed
-                )
-        return published
+        return committer.publish_filled(
+            bucket.sequences, rows, bucket.listed, columns, keys, repointed
+        )
 
     def _refuse(self, cursor: Cursor) -> None:
         rows = cursor.batch.rows

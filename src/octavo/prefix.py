@@ -102,32 +102,48 @@ class PrefixIndex:
             self.hold(node)
         return run.append(keys, at)
 
-    def advance(self, tips: list[int], keys: list[bytes]) -> tuple[list[int], list[int]]:
+    def advance(
+        self, tips: list[int], keys: list[bytes], pages: dict[int, list[int]]
+    ) -> tuple[list[int], list[int]]:
         """Move sequences that stand on ``tips`` one page without media on, each by its key.
 
+        Args:
+            pages: by group, the page each of them has filled, to be attached to its new node.
+
         Returns:
-            (the nodes they stand on now, places in the list of those that were there before).
+            (the nodes they stand on now, places in the list of those whose node may have been there
+            before, which got no page).
 
         Cost: O(len(tips)).
         """
-        nodes, known = [], []
-        for at, (tip, key) in enumerate(zip(tips, keys, strict=True)):
+        nodes: list[int] = []
+        others: list[int] = []
+        columns = [pages.get(group) or [0] * len(tips) for group in range(self._groups)]
+        for at, tip in enumerate(tips):
             run = self._runs[tip >> SHIFT]
             size = run.size
             if run.base + size - 1 != tip or run.closed or size == LONGEST:
-                found, new = self.enter(tip, Keys(key, len(key), {}))
+                others.append(at)
+                found, new = self.enter(tip, Keys(keys[at], len(keys[at]), {}))
                 nodes.append(new[0] if new else found.node(0))
-                if not new:
-                    known.append(at)
                 continue
-            run.raw += key
-            for pages in run.pages:
-                pages.append(0)
+            run.raw += keys[at]
+            for held, column in zip(run.pages, columns, strict=True):
+                held.append(column[at])
             run.size = size + 1
             run.holds[size] = 1
             self._let_go(run, size - 1)
             nodes.append(tip + 1)
-        return nodes, known
+        for group, column in pages.items():
+            self._note(group, nodes, column, others)
+        return nodes, others
+
+    def _note(self, group: int, nodes: list[int], pages: list[int], others: list[int]) -> None:
+        """The pages stand for the nodes, but for those at the places ``others``."""
+        if others:
+            left = [at for at in range(len(nodes)) if at not in others]
+            nodes, pages = [nodes[at] for at in left], [pages[at] for at in left]
+        self._node_of[group][pages] = nodes
 
     def hold(self, node: int) -> None:
         """Keep ``node`` alive for a child, or a sequence that stands on it. O(1)."""
@@ -194,13 +210,6 @@ class PrefixIndex:
         run, offset = self._runs[first >> SHIFT], first & OFFSET
         run.held(group)[offset : offset + stop - first] = pages
         self._node_of[group][pages] = np.arange(first, stop)
-
-    def attach_each(self, group: int, nodes: list[int], pages: NDArray[np.integer[Any]]) -> None:
-        """`attach` for nodes of any runs. O(len(nodes))."""
-        self._node_of[group][pages] = nodes
-        for node, page in zip(nodes, pages.tolist(), strict=True):
-            number, offset = place(node)
-            self._runs[number].pages[group][offset] = page
 
     def attach_state(self, group: int, node: int, pages: tuple[int, ...]) -> None:
         """Let ``pages`` together hold the state after ``node``. O(pages)."""

@@ -136,13 +136,15 @@ def test_many_sequences_go_one_page_on(apart):
     index.hold(ROOT)
     index.hold(ROOT)
     tokens = (5, 6, 7) if apart else (5, 1, 1)
-    moved, known = index.advance(tips, [keys((token,)).raw for token in tokens])
+    raws = [keys((token,)).raw for token in tokens]
+    moved, others = index.advance(tips, raws, {0: [10, 11, 12]})
 
-    assert [] == known if apart else [1, 2] == known
+    assert [1, 2] == others
     assert (3 if apart else 2) == len(set(moved))
     standing = {node: moved.count(node) for node in moved}
-    new = moved[: 3 if apart else 1]
-    index.attach_each(0, new, np.arange(10, 10 + len(new)))
+    if apart:
+        for node, page in zip(moved[1:], (11, 12), strict=True):
+            index.attach(0, range(node, node + 1), [page])
     index.check(standing)
 
 
@@ -151,9 +153,10 @@ def test_two_new_ones_that_go_the_same_way():
     index = PrefixIndex()
     for _ in range(3):
         index.hold(ROOT)
-    moved, known = index.advance([ROOT] * 3, [keys((token,)).raw for token in (1, 2, 1)])
+    raws = [keys((token,)).raw for token in (1, 2, 1)]
+    moved, others = index.advance([ROOT] * 3, raws, {0: [1, 2, 3]})
 
-    assert ([2], 2) == (known, len(index))
+    assert ([0, 1, 2], 2) == (others, len(index))
     assert moved[0] == moved[2] != moved[1]
 
 
@@ -244,7 +247,7 @@ def test_digests_are_lazy_and_equal_everywhere():
         lambda index: index.hold(1 << 24),
         lambda index: index._runs[1].pages[0].pop(),
         lambda index: index._node_of[0].fill(0),
-        lambda index: index.attach_each(0, [1 << 24], np.array([9])),
+        lambda index: index.attach(0, range(1 << 24, (1 << 24) + 1), np.array([9])),
         lambda index: index._runs[1].append(keys((3,)), 0),
     ],
 )
