@@ -279,9 +279,7 @@ class Committer:
             pages = rows.tables[group][row, first:stop].astype(np.intp)
             for at, node in enumerate(known.nodes()):
                 page = int(pages[at])
-                published += self._attach_one(
-                    sequence, group, first + at, node, page, repointed
-                )
+                published += self._attach_one(sequence, group, first + at, node, page, repointed)
             if new:
                 self.attach(group, new, pages[known.size :])
                 published += len(new)

@@ -34,9 +34,7 @@ class Home:
         orphans: what collected handles left behind, for `reap`.
     """
 
-    def __init__(
-        self, ledger: Ledger, promises: Promises, stepper: Stepper, capacity: int
-    ) -> None:
+    def __init__(self, ledger: Ledger, promises: Promises, stepper: Stepper, capacity: int) -> None:
         self._ledger, self._promises, self._stepper = ledger, promises, stepper
         self._capacity = capacity
         self.rows = self.new_rows()

@@ -121,18 +121,12 @@ class PrefixIndex:
         columns = [pages.get(group) or [0] * len(tips) for group in range(self._groups)]
         for at, tip in enumerate(tips):
             run = self._runs[tip >> SHIFT]
-            size = run.size
-            if run.base + size - 1 != tip or run.closed or size == LONGEST:
+            if run.base + run.size - 1 != tip or run.closed or run.size == LONGEST:
                 others.append(at)
                 found, new = self.enter(tip, Keys(keys[at], len(keys[at]), {}))
                 nodes.append(new[0] if new else found.node(0))
                 continue
-            run.raw += keys[at]
-            for held, column in zip(run.pages, columns, strict=True):
-                held.append(column[at])
-            run.size = size + 1
-            run.holds[size] = 1
-            self._let_go(run, size - 1)
+            run.grow(keys[at], columns, at)
             nodes.append(tip + 1)
         for group, column in pages.items():
             self._note(group, nodes, column, others)
@@ -256,7 +250,7 @@ class PrefixIndex:
         run = self._begin(_NOWHERE, root)
         for pages in run.pages:
             pages.append(0)
-        run.size, run.closed = 1, True
+        run.texts, run.size, run.closed = [b""], 1, True
         return run.base
 
     @staticmethod
@@ -348,4 +342,3 @@ def _stretches(numbers: Nodes) -> list[tuple[int, int, int]]:
     starts = [0, *cuts.tolist()]
     firsts = numbers[starts].tolist()
     return list(zip(firsts, starts, [*starts[1:], numbers.size], strict=True))
-

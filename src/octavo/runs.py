@@ -54,7 +54,7 @@ class Run:
         before: the node its first one comes after.
         key: of its first node.
         size: nodes.
-        raw: token bytes of all its nodes.
+        texts: token bytes of its nodes, end to end, in pieces as they came.
         media: by offset, the media of those nodes that have any.
         pages: by group, the page of each node (of a state: its first); 0: none.
         states: by group and offset, all pages of a state.
@@ -72,20 +72,27 @@ class Run:
         "key",
         "media",
         "pages",
-        "raw",
         "size",
         "states",
+        "texts",
     )
 
     def __init__(self, number: int, before: int, key: NodeKey, groups: int) -> None:
         self.base, self.before, self.key, self.size = number << SHIFT, before, key, 0
-        self.raw = bytearray()
+        self.texts: list[bytes] = []
         self.media: dict[int, MediaKey] = {}
         self.pages = [array("i") for _ in range(groups)]
         self.states: dict[tuple[int, int], tuple[int, ...]] = {}
         self.holds: dict[int, int] = {}
         self.closed = False
         self.digests: list[bytes] = []
+
+    @property
+    def raw(self) -> bytes:
+        """Token bytes of all its nodes. O(1), after it grew O(its tokens)."""
+        if len(self.texts) > 1:
+            self.texts = [b"".join(self.texts)]
+        return self.texts[0]
 
     def held(self, group: int) -> Ints:
         """A view of the pages of ``group``; the run cannot change its size while it exists."""
@@ -94,7 +101,7 @@ class Run:
     def append(self, keys: Keys, at: int) -> range:
         """Nodes for the pages of ``keys`` from ``at`` on, without pages yet. O(their tokens)."""
         first, count = self.size, len(keys) - at
-        self.raw += keys.raw[at * keys.width :] if at else keys.raw
+        self.texts.append(keys.raw[at * keys.width :] if at else keys.raw)
         for place, media in keys.media.items():
             if place >= at:
                 self.media[first + place - at] = media
@@ -103,9 +110,26 @@ class Run:
         self.size += count
         return range(self.base + first, self.base + self.size)
 
+    def grow(self, key: bytes, columns: list[list[int]], at: int) -> None:
+        """One node more, without media, for the sequence that stands on the last one. O(groups).
+
+        Args:
+            columns: by group, pages of which the one at ``at`` is the node's; 0: none.
+        """
+        size, holds = self.size, self.holds
+        self.texts.append(key)
+        for pages, column in zip(self.pages, columns):  # noqa: B905, as long by construction
+            pages.append(column[at])
+        standing = holds.pop(size - 1)
+        if standing > 1:
+            holds[size - 1] = standing - 1
+        holds[size] = 1
+        self.size = size + 1
+
     def shorten(self, size: int) -> None:
         """Forget the nodes from offset ``size`` on, which nothing keeps. O(nodes forgotten)."""
-        del self.raw[size * (len(self.raw) // self.size) :]
+        raw = self.raw
+        self.texts = [raw[: size * (len(raw) // self.size)]]
         for pages in self.pages:
             del pages[size:]
         for offset in [offset for offset in self.media if offset >= size]:
@@ -119,10 +143,11 @@ class Run:
         Cost: O(bytes compared).
         """
         raw, width, media = keys
-        if not self.raw.startswith(raw[at * width : (at + 1) * width], first * width):
+        mine = self.raw
+        if not mine.startswith(raw[at * width : (at + 1) * width], first * width):
             return 0
         count = min(self.size - first, len(raw) // width - at)
-        ours = self.raw[first * width : (first + count) * width]
+        ours = mine[first * width : (first + count) * width]
         theirs = raw[at * width : (at + count) * width]
         if ours != theirs:
             differ = np.frombuffer(ours, np.int32) != np.frombuffer(theirs, np.int32)
@@ -168,7 +193,7 @@ class Run:
     def parts(self, offset: int) -> tuple[bytes, MediaKey]:
         """Token bytes and media of the node at ``offset``."""
         width = len(self.raw) // self.size
-        return bytes(self.raw[offset * width : (offset + 1) * width]), self.media.get(offset, ())
+        return self.raw[offset * width : (offset + 1) * width], self.media.get(offset, ())
 
 
 class Piece(NamedTuple):

@@ -12,14 +12,25 @@ from weakref import ReferenceType
 
 import numpy as np
 
+from octavo.runs import Run
 from octavo.sequences import Sequence
 
 Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
 CACHED = frozenset(
-    {"__weakref__", "_buffer", "_constants", "_late", "_listed", "_possible", "_stored", "cursor", "digests"}
-    | {"tail"}
+    {
+        "__weakref__",
+        "_buffer",
+        "_constants",
+        "_late",
+        "_listed",
+        "_possible",
+        "_stored",
+        "cursor",
+        "digests",
+    }
+    | {"tail", "texts"}
 )
 """Attributes that only remember what could be computed again, or hold token ids in two ways."""
 
@@ -38,7 +49,7 @@ def freeze(thing: object, skip: frozenset[str] = CACHED) -> Frozen:
 def _freeze(thing: Any, seen: dict[int, int], skip: frozenset[str]) -> Frozen:
     if isinstance(thing, _PLAIN):
         return thing
-    if isinstance(thing, (bytearray, array)):
+    if isinstance(thing, array):
         return bytes(thing)
     if isinstance(thing, (np.ndarray, np.generic)):
         return thing.shape, thing.dtype.str, thing.tobytes()
@@ -62,6 +73,8 @@ def _freeze_members(thing: Any, seen: dict[int, int], skip: frozenset[str]) -> F
     values = [(name, getattr(thing, name, None)) for name in _attributes(thing) - skip]
     if isinstance(thing, Sequence):
         values.append(("tokens", None if thing.released else thing.tokens()))
+    if isinstance(thing, Run):
+        values.append(("raw", thing.raw))
     state = {name: _freeze(value, seen, skip) for name, value in _by_name(values)}
     return type(thing).__name__, state
 
