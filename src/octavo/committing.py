@@ -20,7 +20,6 @@ from octavo.rows import Rows
 from octavo.sequences import Ints, Sequence
 from octavo.table import CrossView, Step
 
-
 Index = NDArray[np.intp]
 
 

@@ -41,7 +41,7 @@ class Home:
         self.orphans: list[Orphan] = []
         self._free = list(range(capacity))[::-1]
         self._named: dict[object, ReferenceType[Sequence]] = {}
-        self._ids = count()
+        self._numbers = count()
 
     def __len__(self) -> int:
         return len(self._named) - len(self.orphans)
@@ -63,12 +63,11 @@ class Home:
 
     def make(self, cache: Any, ids: Ints, limit: int, id: object, identity: Identity) -> Sequence:
         """A sequence that knows ``ids`` and holds nothing; ``id`` None: a new name. O(len(ids))."""
-        if id is None:
-            id = self._new_id()
+        name = self._new_name() if id is None else id
         row = self._free.pop()
-        sequence = Sequence(cache, id, self.rows, row, ids, identity)
+        sequence = Sequence(cache, name, self.rows, row, ids, identity)
         self.rows.known[row], self.rows.limit[row] = ids.size, limit
-        self._named[id] = ref(sequence)
+        self._named[name] = ref(sequence)
         return sequence
 
     def fork(self, cache: Any, parent: Sequence) -> Sequence:
@@ -121,11 +120,11 @@ class Home:
             if orphan.at_home:
                 self._give_back(orphan.row)
 
-    def _new_id(self) -> int:
-        id = next(self._ids)
-        while id in self._named:
-            id = next(self._ids)
-        return id
+    def _new_name(self) -> int:
+        name = next(self._numbers)
+        while name in self._named:
+            name = next(self._numbers)
+        return name
 
     def _let_go(self, rows: Rows, row: int, fetches: list[tuple[int, Ints]]) -> None:
         """Give back everything a row holds and stands on."""

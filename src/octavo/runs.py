@@ -8,7 +8,7 @@ pages nor what is evicted.
 """
 
 from array import array
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,11 +197,11 @@ class Run:
 
 
 class Piece(NamedTuple):
-    """``count`` nodes of a run from offset ``first`` on."""
+    """``size`` nodes of a run from offset ``first`` on."""
 
     run: Run
     first: int
-    count: int
+    size: int
 
 
 class Chain(NamedTuple):
@@ -232,9 +232,7 @@ class Chain(NamedTuple):
 
     def pages(self, group: int) -> Ints:
         """int32[size], the page of each node in ``group`` (of a state: its first); 0: none."""
-        parts: list[Any] = [run.held(group)[a : a + n] for run, a, n in self.pieces]
-        if len(parts) == 1:
-            return parts[0].copy()
+        parts: list[Ints] = [run.held(group)[a : a + n] for run, a, n in self.pieces]
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
 

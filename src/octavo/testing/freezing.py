@@ -19,18 +19,8 @@ Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
 CACHED = frozenset(
-    {
-        "__weakref__",
-        "_buffer",
-        "_constants",
-        "_late",
-        "_listed",
-        "_possible",
-        "_stored",
-        "cursor",
-        "digests",
-    }
-    | {"tail", "texts"}
+    {"__weakref__", "_buffer", "_constants", "_late", "_listed", "_possible", "_stored", "cursor"}
+    | {"digests", "tail", "texts"}
 )
 """Attributes that only remember what could be computed again, or hold token ids in two ways."""
 
@@ -49,12 +39,11 @@ def freeze(thing: object, skip: frozenset[str] = CACHED) -> Frozen:
 def _freeze(thing: Any, seen: dict[int, int], skip: frozenset[str]) -> Frozen:
     if isinstance(thing, _PLAIN):
         return thing
-    if isinstance(thing, array):
-        return bytes(thing)
-    if isinstance(thing, (np.ndarray, np.generic)):
-        return thing.shape, thing.dtype.str, thing.tobytes()
+    if isinstance(thing, (np.ndarray, np.generic, array)):
+        array_like = np.asarray(thing)
+        return array_like.shape, array_like.dtype.str, array_like.tobytes()
     if isinstance(thing, ReferenceType):
-        return _freeze(thing(), seen, skip)
+        thing = thing()
     if isinstance(thing, _CODE):
         return getattr(thing, "__qualname__", "")
     if id(thing) in seen:
