@@ -2,7 +2,8 @@
 
 Entries are never taken out of the middle: a page that is used again leaves a stale entry behind,
 told from a current one by its stamp. Compacting a full ring drops the stale ones, so every
-operation is amortised O(1) a page and vectorised.
+operation is amortised O(1) a page and vectorised. Knows ids and when they became idle; not who
+holds a page or what is in it.
 """
 
 import numpy as np
@@ -12,35 +13,76 @@ from octavo.policies import Policy
 from octavo.spec import check_int
 
 Index = NDArray[np.intp]
-Bools = NDArray[np.bool_]
+Stamps = NDArray[np.int64]
+LANE_BITS = 56
+"""A stamp is ``lane << LANE_BITS | time``: the lower is given up first."""
 
 
-class _Ring:
-    """Append-only entries (page, stamp) between ``head`` and ``tail``."""
+class Clock:
+    """Counts the pages that became idle, so that lanes which share a clock can be compared."""
+
+    __slots__ = ("now",)
 
     def __init__(self) -> None:
-        self.pages = np.zeros(64, np.int32)
-        self.stamps = np.zeros(64, np.int64)
+        self.now = 1
+
+
+class Ring:
+    """Entries (id, stamp) of ascending stamps; one is current while its id still has that stamp.
+
+    Args:
+        stamp: int64, the stamp of each id, kept by whoever owns the ring.
+    """
+
+    __slots__ = ("_stamp", "head", "ids", "stamps", "tail")
+
+    def __init__(self, stamp: Stamps) -> None:
+        self._stamp = stamp
+        self.ids, self.stamps = np.zeros(64, np.intp), np.zeros(64, np.int64)
         self.head = self.tail = 0
 
-    def append(self, pages: Index, stamps: NDArray[np.int64]) -> None:
-        end = self.tail + pages.size
-        self.pages[self.tail : end] = pages
+    def reserve(self, count: int) -> None:
+        """Make room for ``count`` entries. Amortised O(count)."""
+        if self.tail + count > self.ids.size:
+            self._compact(count)
+
+    def append(self, ids: Index, stamps: Stamps) -> None:
+        """Add entries; there is room, and their stamps are above all others. O(ids)."""
+        end = self.tail + ids.size
+        self.ids[self.tail : end] = ids
         self.stamps[self.tail : end] = stamps
         self.tail = end
 
-    def has_room(self, count: int) -> bool:
-        return self.tail + count <= self.pages.size
+    def current(self, start: int, stop: int) -> Index:
+        """Places of the current entries between two places. O(stop - start)."""
+        same = self._stamp[self.ids[start:stop]] == self.stamps[start:stop]
+        places: Index = same.nonzero()[0]
+        places += start
+        return places
 
-    def keep(self, current: Bools, extra: int) -> None:
+    def pop(self, count: int) -> Index:
+        """Take out the ``count`` oldest current ids, or as many as there are.
+
+        Amortised O(count).
+        """
+        found = [np.empty(0, np.intp)]
+        while count > 0 and self.head < self.tail:
+            stop = min(self.tail, self.head + 2 * count + 16)
+            places = self.current(self.head, stop)[:count]
+            count -= places.size
+            self.head = stop if count else int(places[-1]) + 1
+            found.append(self.ids[places])
+        return found[1] if len(found) == 2 else np.concatenate(found)
+
+    def _compact(self, extra: int) -> None:
         """Move current entries to the front of arrays with room for ``extra`` more."""
-        live = slice(self.head, self.tail)
-        pages, stamps = self.pages[live][current], self.stamps[live][current]
-        size = max(64, 2 * (pages.size + extra))
-        if size > self.pages.size:
-            self.pages, self.stamps = np.zeros(size, np.int32), np.zeros(size, np.int64)
-        self.head, self.tail = 0, pages.size
-        self.pages[: pages.size], self.stamps[: pages.size] = pages, stamps
+        places = self.current(self.head, self.tail)
+        ids, stamps = self.ids[places], self.stamps[places]
+        size = max(64, 2 * (ids.size + extra))
+        if size > self.ids.size:
+            self.ids, self.stamps = np.zeros(size, np.intp), np.zeros(size, np.int64)
+        self.head = self.tail = 0
+        self.append(ids, stamps)
 
 
 class Lanes:
@@ -50,43 +92,51 @@ class Lanes:
         size: ids of the space, the null page included.
         usable: pages a policy's shares refer to.
         policy: chooses lanes.
+        clock: shared with the lanes these are compared with; None: with no others.
 
     Attributes:
-        lane: int8[size], the lane an idle page waits in; -1: it is not idle.
+        stamp: int64[size], since when a page waits and where: what orders idle pages, the lower
+            given up first; 0: it is not idle.
         reused: bool[size], whether a page was hit since it was published.
+        asks_reuse: whether the policy looks at ``reused``.
+        waiting: pages in each lane.
     """
 
-    def __init__(self, size: int, usable: int, policy: Policy) -> None:
-        self.lane = np.full(size, -1, np.int8)
-        self.reused = np.zeros(size, np.bool_)
+    def __init__(self, size: int, usable: int, policy: Policy, clock: Clock | None = None) -> None:
         self.stamp = np.zeros(size, np.int64)
-        self.waiting = [0] * (policy.lanes + 1)
-        self._rings = [_Ring() for _ in self.waiting]
-        self._policy, self._usable, self._clock = policy, usable, 1
-        check_int("lanes", policy.lanes, 1, 100)
-        self._choices = tuple(
+        self.reused = np.zeros(size, np.bool_)
+        self.waiting = [0] * (check_int("lanes", policy.lanes, 1, 100) + 1)
+        self._rings = [Ring(self.stamp) for _ in self.waiting]
+        self._policy, self._usable, self._clock = policy, usable, clock or Clock()
+        self._new, self._again = (
             check_int("lane", policy.lane(reused=reused), 1, policy.lanes)
             for reused in (False, True)
         )
+        self.asks_reuse = self._new != self._again
 
     def __len__(self) -> int:
         return sum(self.waiting)
 
     def add(self, pages: Index, *, cold: bool = False) -> None:
         """Let ``pages`` wait, the first listed to be given up first. Amortised O(len(pages))."""
-        if cold or self._choices[0] == self._choices[1]:
-            self._append(0 if cold else self._choices[0], pages)
+        if cold or not self.asks_reuse:
+            self._append(0 if cold else self._new, pages)
             return
         reused = self.reused[pages]
-        self._append(self._choices[0], pages[~reused])
-        self._append(self._choices[1], pages[reused])
+        self._rings[self._again].reserve(pages.size)  # fails, if it does, before the first append
+        self._append(self._new, pages[~reused])
+        self._append(self._again, pages[reused])
         self._rebalance()
 
     def remove(self, pages: Index) -> None:
         """Take idle ``pages`` out, each listed once. O(len(pages))."""
-        for number, count in enumerate(np.bincount(self.lane[pages]).tolist()):
-            self.waiting[number] -= count
-        self.lane[pages] = -1
+        filled = [number for number, waiting in enumerate(self.waiting) if waiting]
+        if len(filled) == 1:
+            self.waiting[filled[0]] -= pages.size
+        else:
+            for number, count in enumerate(np.bincount(self.stamp[pages] >> LANE_BITS).tolist()):
+                self.waiting[number] -= count
+        self.stamp[pages] = 0
 
     def pop(self, count: int) -> Index:
         """Take out and return the ``count`` pages to give up first; there are as many.
@@ -95,57 +145,34 @@ class Lanes:
         """
         parts = []
         for number, waiting in enumerate(self.waiting):
-            part = self._oldest(number, min(count, waiting))
-            parts.append(part)
-            count -= part.size
-        pages = np.concatenate(parts) if len(parts) > 1 else parts[0]
-        self.lane[pages] = -1
+            if count and waiting:
+                parts.append(self._pop(number, min(count, waiting)))
+                count -= parts[-1].size
+        pages = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self.stamp[pages] = 0
         return pages
 
-    def rank(self, page: int) -> tuple[int, int]:
-        """What orders idle pages: the lower is given up first. O(1)."""
-        return int(self.lane[page]), int(self.stamp[page])
-
     def _append(self, number: int, pages: Index) -> None:
-        if not pages.size:
+        ring, count = self._rings[number], pages.size
+        if not count:
             return
-        ring = self._rings[number]
-        if not ring.has_room(pages.size):
-            ring.keep(self._current(number), pages.size)
-        stamps = np.arange(self._clock, self._clock + pages.size)
-        self._clock += pages.size
+        ring.reserve(count)
+        first = (number << LANE_BITS) + self._clock.now
+        stamps = np.arange(first, first + count)
         ring.append(pages, stamps)
         self.stamp[pages] = stamps
-        self.lane[pages] = number
-        self.waiting[number] += pages.size
+        self.waiting[number] += count
+        self._clock.now += count
+
+    def _pop(self, number: int, count: int) -> Index:
+        self.waiting[number] -= count
+        return self._rings[number].pop(count)
 
     def _rebalance(self) -> None:
+        """Move what lanes hold beyond their share down, from the top lane on."""
         for number in range(len(self.waiting) - 1, 1, -1):
             waiting = self.waiting[number]
             excess = self._policy.excess(number, waiting, self._usable) if waiting else 0
             excess = min(max(0, int(excess)), waiting)
             if excess:
-                pages = self._oldest(number, excess)
-                self._append(number - 1, pages)
-
-    def _oldest(self, number: int, count: int) -> Index:
-        """The ``count`` oldest pages of a lane, no longer counted in it."""
-        ring, found, left = self._rings[number], [], count
-        while left > 0:
-            stop = min(ring.tail, ring.head + 2 * left + 16)
-            pages = ring.pages[ring.head : stop]
-            current = self.lane[pages] == number
-            current &= self.stamp[pages] == ring.stamps[ring.head : stop]
-            at = np.flatnonzero(current)[:left]
-            ring.head = stop if at.size < left else ring.head + int(at[-1]) + 1
-            found.append(pages[at].astype(np.intp))
-            left -= at.size
-        self.waiting[number] -= count
-        return np.concatenate(found) if found else np.empty(0, np.intp)
-
-    def _current(self, number: int) -> Bools:
-        ring = self._rings[number]
-        pages = ring.pages[ring.head : ring.tail]
-        current: Bools = self.lane[pages] == number
-        current &= self.stamp[pages] == ring.stamps[ring.head : ring.tail]
-        return current
+                self._append(number - 1, self._pop(number, excess))

@@ -59,18 +59,18 @@ class PagePool:
         self._owner = np.zeros(num_pages, np.int32)
         self._live = [0] * groups
         self._lanes = Lanes(num_pages, num_pages - 1, find_policy(policy))
-        self._stack = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
-        self._free = num_pages - 1
+        self._stack = np.arange(1, num_pages, dtype=np.int32)
+        self._used = 0
 
     @property
     def usable(self) -> int:
         """Pages that can be handed out: all but the null page."""
-        return self.refs.size - 1
+        return self._stack.size
 
     @property
     def free(self) -> int:
         """Pages nobody holds and the prefix index does not know."""
-        return self._free
+        return self._stack.size - self._used
 
     @property
     def evictable(self) -> int:
@@ -80,7 +80,7 @@ class PagePool:
     @property
     def live(self) -> int:
         """Pages somebody holds."""
-        return self.usable - self._free - self.evictable
+        return sum(self._live)
 
     def state(self, group: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """(refs, published) of ``group``'s id space, by page. O(1)."""
@@ -106,7 +106,7 @@ class PagePool:
 
         All zero exactly when they can be taken. O(groups + pinned).
         """
-        room = self._free + self.evictable
+        room = self.free + self.evictable
         room -= sum(self.idle_cost(group, pages) for group, pages in enumerate(pinned))
         missing = []
         for need in needs:
@@ -126,13 +126,14 @@ class PagePool:
         Cost: O(count).
         """
         del due
-        if count > self._free:
-            self._evict(count - self._free, group)
-        self._free -= count
-        pages = self._stack[self._free : self._free + count][::-1].copy()
-        self.refs[pages] = 1
+        if count > self.free:
+            self._evict(count - self.free, group)
+        pages = self._stack[self._used : self._used + count].copy()
+        index = pages.astype(np.intp)
         if self._groups > 1:
-            self._owner[pages] = group
+            self._owner[index] = group
+        self.refs[index] = 1
+        self._used += count
         self._live[group] += count
         return pages
 
@@ -140,16 +141,18 @@ class PagePool:
         """Add a holder to each of ``pages``, live or evictable and none twice. O(len(pages))."""
         index = np.asarray(pages, np.intp)
         held = self.refs[index]
-        idle = index[held == 0]
-        if idle.size:
-            self._lanes.remove(idle)
-            self._live[group] += idle.size
-        self.refs[index] = held + 1
+        idle = index.size - int(np.count_nonzero(held))
+        if idle:
+            self._lanes.remove(index if idle == index.size else index[held == 0])
+            self._live[group] += idle
+        held += 1
+        self.refs[index] = held
 
     def mark_reused(self, pages: SomePages, group: int = 0) -> None:
-        """Tell the policy that ``pages`` served another request. O(len(pages))."""
+        """Tell the policy, if it asks, that ``pages`` served another request. O(len(pages))."""
         del group
-        self._lanes.reused[np.asarray(pages, np.intp)] = True
+        if self._lanes.asks_reuse:
+            self._lanes.reused[np.asarray(pages, np.intp)] = True
 
     def release(
         self, pages: SomePages, group: int = 0, *, cold: bool = False, distinct: bool = False
@@ -168,23 +171,11 @@ class PagePool:
 
         Cost: O(len(pages)).
         """
-        index = np.asarray(pages, np.intp)
-        if not index.size:
-            return
-        if not distinct:
-            index = self._release_all_but_last(index)
-        held = self.refs[index] - 1
-        if np.minimum.reduce(held) < 0:
-            self._refuse(index[held < 0])
+        index, held, idle = unhold(self.refs, pages, distinct=distinct)
+        freed = self._let_wait(idle, cold=cold)
         self.refs[index] = held
-        idle = index[held == 0] if np.maximum.reduce(held) else index
         self._live[group] -= idle.size
-        kept = self.published[idle]
-        if not np.logical_and.reduce(kept):
-            self._push(idle[~kept])
-            idle = idle[kept]
-        if idle.size:
-            self._lanes.add(idle, cold=cold)
+        self._push(freed[::-1])
 
     def publish(self, pages: SomePages, group: int = 0) -> None:
         """Mark live ``pages`` as known to the prefix index. O(len(pages))."""
@@ -195,11 +186,11 @@ class PagePool:
         """The prefix index gave ``pages`` up: idle ones become free. O(len(pages))."""
         del group
         index = np.asarray(pages, np.intp)
+        idle = index[self._lanes.stamp[index] != 0]
         self.published[index] = self._lanes.reused[index] = False
-        idle = index[self._lanes.lane[index] >= 0]
         if idle.size:
             self._lanes.remove(idle)
-            self._push(idle)
+            self._push(idle[::-1])
 
     def evict_all(self) -> None:
         """Give up every evictable page. O(evictable)."""
@@ -211,51 +202,89 @@ class PagePool:
 
         Cost: O(num_pages).
         """
-        free = self._stack[: self._free]
+        free = self._stack[self._used :]
         live = int(np.count_nonzero(self.refs > 0))
         idle = (self.refs == 0) & self.published
-        check_equal("distinct free pages == free", np.unique(free).size, self._free)
+        check_equal("distinct free pages == free", np.unique(free).size, self.free)
         check_equal("holders of free pages == 0", int(self.refs[free].sum()), 0)
         check_equal("published free pages == 0", int(np.count_nonzero(self.published[free])), 0)
         check_equal("evictable pages == waiting", np.count_nonzero(idle), self.evictable)
-        check_equal(
-            "waiting in lanes == evictable", (self._lanes.lane >= 0).tolist(), idle.tolist()
-        )
+        waiting = self._lanes.stamp != 0
+        check_equal("waiting in lanes == evictable", waiting.tolist(), idle.tolist())
         check_equal("live pages by group == live", sum(self._live), live)
         check_equal(
-            "free + live + evictable == usable", self._free + live + self.evictable, self.usable
+            "free + live + evictable == usable", self.free + live + self.evictable, self.usable
         )
         check_equal("holders of the null page == 0", int(self.refs[0]), 0)
 
-    def _release_all_but_last(self, index: Index) -> Index:
-        """Release repeated listings here, so that each page is left listed once."""
-        order = np.unique(index, return_index=True)[1]
-        if order.size == index.size:
-            return index
-        pages, times = np.unique(index, return_counts=True)
-        if (self.refs[pages] < times).any():
-            self._refuse(pages[self.refs[pages] < times])
-        self.refs[pages] -= (times - 1).astype(np.int32)
-        return index[np.sort(order)]
-
-    def _refuse(self, pages: Index) -> None:
-        page = int(pages[0])
-        raise IntegrityError(f"releases of page {page} <= its holders", 1, int(self.refs[page]))
+    def _let_wait(self, idle: Index, *, cold: bool) -> Index:
+        """Let those of ``idle`` wait that are published, and return the others."""
+        published = self.published[idle]
+        count = np.count_nonzero(published)
+        if count == idle.size:
+            self._lanes.add(idle, cold=cold)
+            return idle[:0]
+        if count:
+            self._lanes.add(idle[published], cold=cold)
+        return idle[~published] if count else idle
 
     def _evict(self, count: int, group: int) -> None:
         if count > self.evictable:
             short = {str(group): count - self.evictable}
-            raise OutOfPages(count + self._free, self._free, self.evictable, short)
+            raise OutOfPages(count + self.free, self.free, self.evictable, short)
         pages = self._lanes.pop(count)
-        owners = self._owner[pages]
-        for owner in np.unique(owners).tolist() if self._groups > 1 else (0,):
-            self.on_evict(owner, pages[owners == owner])
+        for owner, given_up in self._by_owner(pages):
+            self.on_evict(owner, given_up)
         self.published[pages] = self._lanes.reused[pages] = False
-        self._push(pages[::-1])
+        self._push(np.sort(pages))
+
+    def _by_owner(self, pages: Index) -> list[tuple[int, Index]]:
+        """``pages`` in their order, by the group they belong to."""
+        if self._groups == 1:
+            return [(0, pages)]
+        owners = self._owner[pages]
+        present = np.bincount(owners).nonzero()[0].tolist()
+        return [(owner, pages[owners == owner]) for owner in present]
 
     def _push(self, pages: Index) -> None:
-        self._stack[self._free : self._free + pages.size] = pages
-        self._free += pages.size
+        """``pages`` become free, to be handed out in this order."""
+        if pages.size:
+            self._stack[self._used - pages.size : self._used] = pages
+            self._used -= pages.size
+
+
+def unhold(
+    refs: NDArray[np.int32], pages: SomePages, *, distinct: bool
+) -> tuple[Index, NDArray[np.int32], Index]:
+    """What releasing ``pages`` leaves: (each once, holders left of each, those left with none).
+
+    Changes nothing. O(len(pages)).
+
+    Raises:
+        IntegrityError: a page is listed more often than it is held.
+    """
+    index = np.asarray(pages, np.intp)
+    times: int | NDArray[np.int32] = 1
+    if not distinct and index.size > 1:
+        index, times = _count_listings(index)
+    held = refs[index]
+    held -= times
+    if not np.count_nonzero(held):
+        return index, held, index
+    if np.minimum.reduce(held) < 0:
+        page = int(index[held < 0][0])
+        raise IntegrityError(f"releases of page {page} <= its holders", 1, int(refs[page]))
+    return index, held, index[held == 0]
+
+
+def _count_listings(index: Index) -> tuple[Index, int | NDArray[np.int32]]:
+    """(``index`` each once where listed first, how often each is listed)."""
+    ordered = np.sort(index)
+    if not np.count_nonzero(ordered[1:] == ordered[:-1]):
+        return index, 1
+    _, first, times = np.unique(index, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return index[first[order]], times[order].astype(np.int32)
 
 
 def check_equal(equation: str, left: object, right: object) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import IntegrityError, OutOfPages
-from octavo.lanes import Lanes
+from octavo.lanes import Clock, Lanes
 from octavo.pages import OnEvict, Pages, SomePages, check_equal, ignore
 from octavo.policies import Policy, find_policy
 from octavo.spec import check_int
@@ -29,17 +29,17 @@ _SLACK = 64
 class _Space:
     """One group's ids: holders, publication, and which parents it draws on."""
 
-    def __init__(self, per_parent: int, parents: int, policy: Policy) -> None:
+    def __init__(self, per_parent: int, parents: int, policy: Policy, clock: Clock) -> None:
         size = 1 + parents * per_parent
         self.per_parent = per_parent
         self.refs = np.zeros(size, np.int32)
         self.published = np.zeros(size, np.bool_)
-        self.lanes = Lanes(size, size - 1, policy)
+        self.lanes = Lanes(size, size - 1, policy, clock)
         self.live = 0
         self.mixed = 0
         self.partial: list[dict[int, None]] = [{} for _ in range(per_parent + 1)]
         self.resting: dict[int, None] = {}
-        self.heap: list[tuple[int, int, int]] = []
+        self.heap: list[tuple[int, int]] = []
 
     def parent(self, page: int) -> int:
         return (page - 1) // self.per_parent
@@ -49,7 +49,7 @@ class _Space:
         return range(first, first + self.per_parent)
 
     def is_vacant(self, page: int) -> bool:
-        return not self.refs[page] and self.lanes.lane[page] < 0
+        return not self.refs[page] and self.lanes.stamp[page] == 0
 
 
 class ParentPool:
@@ -75,12 +75,13 @@ class ParentPool:
         check_int("parents", parents, 1, 2**31 - 1)
         chosen = find_policy(policy)
         self.on_evict = on_evict
-        self._spaces = [_Space(check_int("K", k, 1), parents, chosen) for k in per_parent]
+        clock = Clock()
+        self._spaces = [_Space(check_int("K", k, 1), parents, chosen, clock) for k in per_parent]
         self._owner = np.full(parents, _FREE, np.int32)
         self._live = np.zeros(parents, np.int32)
         self._vacant = np.zeros(parents, np.int32)
         self._free = list(range(parents))[::-1]
-        self._idle: list[tuple[int, int, int]] = []
+        self._idle: list[tuple[int, int]] = []
         self._idle_count = 0
 
     @property
@@ -203,14 +204,14 @@ class ParentPool:
         space = self._spaces[group]
         for page in np.asarray(pages).tolist():
             space.published[page] = space.lanes.reused[page] = False
-            if space.lanes.lane[page] >= 0:
+            if space.lanes.stamp[page] != 0:
                 space.lanes.remove(np.array([page], np.intp))
                 self._count_vacant(group, space.parent(page), 1)
 
     def evict_all(self) -> None:
         """Give up every evictable page. O(pages)."""
         for group, space in enumerate(self._spaces):
-            idle = np.flatnonzero(space.lanes.lane >= 0)
+            idle = np.flatnonzero(space.lanes.stamp != 0)
             if idle.size:
                 self.on_evict(group, idle)
                 self.unpublish(idle, group)
@@ -268,13 +269,13 @@ class ParentPool:
         """The coldest evictable page in a parent that has live pages."""
         space = self._spaces[group]
         while space.heap:
-            lane, stamp, page = heappop(space.heap)
-            if space.lanes.lane[page] < 0 or not self._live[space.parent(page)]:
+            stamp, page = heappop(space.heap)
+            if space.lanes.stamp[page] == 0 or not self._live[space.parent(page)]:
                 continue
-            if space.lanes.rank(page) == (lane, stamp):
+            if space.lanes.stamp[page] == stamp:
                 self._give_up(group, [page])
                 return page
-            heappush(space.heap, (*space.lanes.rank(page), page))
+            heappush(space.heap, (int(space.lanes.stamp[page]), page))
         return None
 
     def _bind(self, group: int) -> int:
@@ -293,15 +294,15 @@ class ParentPool:
     def _give_up_parent(self) -> None:
         """Free the parent without live pages whose warmest page is coldest."""
         while True:
-            lane, stamp, parent = heappop(self._idle)
+            stamp, parent = heappop(self._idle)
             if not self._is_idle(parent):
                 continue
-            if self._warmth(parent) == (lane, stamp):
+            if self._warmth(parent) == stamp:
                 break
             self._offer(parent)
         group = int(self._owner[parent])
         space = self._spaces[group]
-        idle = [page for page in space.pages(parent) if space.lanes.lane[page] >= 0]
+        idle = [page for page in space.pages(parent) if space.lanes.stamp[page] != 0]
         self._give_up(group, idle)
 
     def _give_up(self, group: int, pages: list[int]) -> None:
@@ -365,35 +366,35 @@ class ParentPool:
     def _expose(self, space: _Space, parent: int) -> None:
         """A parent got its first live page: its evictable pages can now be given up singly."""
         for page in space.pages(parent):
-            if space.lanes.lane[page] >= 0:
+            if space.lanes.stamp[page] != 0:
                 self._wait(space, page)
 
     def _wait(self, space: _Space, page: int) -> None:
         """An evictable page beside live ones can be given up; stale entries are swept at times."""
-        heappush(space.heap, (*space.lanes.rank(page), page))
+        heappush(space.heap, (int(space.lanes.stamp[page]), page))
         if len(space.heap) > 2 * space.refs.size + _SLACK:
-            idle = np.flatnonzero(space.lanes.lane >= 0).tolist()
-            space.heap = [(*space.lanes.rank(p), p) for p in idle if self._live[space.parent(p)]]
+            idle = np.flatnonzero(space.lanes.stamp != 0).tolist()
+            space.heap = [
+                (int(space.lanes.stamp[p]), p) for p in idle if self._live[space.parent(p)]
+            ]
             heapify(space.heap)
 
     def _offer(self, parent: int) -> None:
         """A parent without live pages can be given up whole."""
         if self._is_idle(parent):
-            heappush(self._idle, (*self._warmth(parent), parent))
+            heappush(self._idle, (self._warmth(parent), parent))
         if len(self._idle) > 2 * self.usable + _SLACK:
             self._idle = [
-                (*self._warmth(bound), bound)
-                for bound in range(self.usable)
-                if self._is_idle(bound)
+                (self._warmth(bound), bound) for bound in range(self.usable) if self._is_idle(bound)
             ]
             heapify(self._idle)
 
     def _is_idle(self, parent: int) -> bool:
         return bool(self._owner[parent] != _FREE and not self._live[parent])
 
-    def _warmth(self, parent: int) -> tuple[int, int]:
+    def _warmth(self, parent: int) -> int:
         lanes, pages = self._lanes_of(parent)
-        return max(lanes.rank(page) for page in pages)
+        return int(lanes.stamp[pages.start : pages.stop].max())
 
     def _lanes_of(self, parent: int) -> tuple[Lanes, range]:
         space = self._spaces[int(self._owner[parent])]
@@ -409,7 +410,7 @@ class ParentPool:
     def _check_space(self, group: int, space: _Space) -> None:
         bound = np.flatnonzero(self._owner == group)
         live = (space.refs[1:] > 0).reshape(-1, space.per_parent)
-        idle = (space.lanes.lane[1:] >= 0).reshape(-1, space.per_parent)
+        idle = (space.lanes.stamp[1:] != 0).reshape(-1, space.per_parent)
         vacant = space.per_parent - live[bound].sum(1) - idle[bound].sum(1)
         check_equal("live pages by parent", live[bound].sum(1).tolist(), self._live[bound].tolist())
         check_equal("vacant pages by parent", vacant.tolist(), self._vacant[bound].tolist())
@@ -417,7 +418,7 @@ class ParentPool:
         check_equal("live pages are in bound parents", int(live[bound].sum()), space.live)
         check_equal("parents with live pages", int(live.any(1).sum()), space.mixed)
         idle_pages = (space.refs == 0) & space.published
-        check_equal("evictable == waiting", idle_pages.tolist(), (space.lanes.lane >= 0).tolist())
+        check_equal("evictable == waiting", idle_pages.tolist(), (space.lanes.stamp != 0).tolist())
         total = int(live.sum() + idle.sum()) + int(vacant.sum())
         check_equal("live + evictable + vacant == K * bound", total, space.per_parent * bound.size)
         listed = sorted(p for parents in space.partial for p in parents)

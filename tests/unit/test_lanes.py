@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from octavo.lanes import Lanes
+from octavo.lanes import LANE_BITS, Clock, Lanes, Ring
 from octavo.policies import LRU, SLRU
 
 
@@ -48,7 +48,7 @@ def test_the_cold_end():
     add(lanes, 2, cold=True)
     add(lanes, 3, cold=True)
 
-    assert lanes.rank(2) < lanes.rank(3) < lanes.rank(1)
+    assert lanes.stamp[2] < lanes.stamp[3] < lanes.stamp[1]
     assert [2, 3, 1] == lanes.pop(3).tolist()
 
 
@@ -59,7 +59,7 @@ def test_a_share_that_is_full_gives_its_oldest_down():
     for page in (1, 2, 3):
         add(lanes, page)
 
-    assert [1, 2, 2] == [int(lanes.lane[page]) for page in (1, 2, 3)]
+    assert [1, 2, 2] == (lanes.stamp[1:4] >> LANE_BITS).tolist()
     assert [0, 1, 2] == lanes.waiting
     assert [1, 2, 3] == lanes.pop(3).tolist()
 
@@ -96,4 +96,46 @@ def test_lanes_against_lists(policy):
             plain = [[page for page in lane if page not in gone] for lane in plain]
 
         assert [len(lane) for lane in plain] == lanes.waiting
-        assert sorted(p for lane in plain for p in lane) == np.flatnonzero(lanes.lane >= 0).tolist()
+        assert sorted(p for lane in plain for p in lane) == lanes.stamp.nonzero()[0].tolist()
+
+
+def test_lanes_of_one_clock_can_be_compared():
+    """What became idle later has the higher stamp, whatever the id space."""
+    clock = Clock()
+    one, other = (Lanes(10, 9, LRU(), clock) for _ in range(2))
+    add(one, 1)
+    add(other, 1)
+    add(one, 2)
+
+    assert one.stamp[1] < other.stamp[1] < one.stamp[2]
+
+
+def test_a_ring_grows_with_what_is_current_alone():
+    """A page that comes and goes a thousand times leaves no more behind than there are entries."""
+    stamp = np.zeros(10, np.int64)
+    ring = Ring(stamp)
+    for time in range(1, 1_001):
+        ring.reserve(1)
+        ring.append(np.array([time % 2]), np.array([time]))
+        stamp[time % 2] = time
+
+    assert 64 == ring.ids.size
+    assert [1, 0] == ring.pop(5).tolist()
+    assert [] == ring.pop(1).tolist()
+
+
+def test_a_ring_that_cannot_grow_changes_nothing(monkeypatch):
+    """Room is made before anything waits."""
+    lanes = Lanes(200, 199, LRU())
+    add(lanes, *range(1, 60))
+    before = lanes.stamp.copy()
+
+    def exhausted(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("octavo.lanes.np.zeros", exhausted)
+    with pytest.raises(MemoryError):
+        add(lanes, *range(60, 130))
+
+    assert 59 == len(lanes)
+    assert before.tolist() == lanes.stamp.tolist()

@@ -173,6 +173,66 @@ def test_evicted_pages_are_handed_out():
     assert (0, 2, 0) == counts(pool)
 
 
+def test_evicted_pages_come_out_ascending():
+    """Whatever the order they became idle in, so that a prompt gets runs where there are some."""
+    pool = PagePool(7)
+    pages = pool.take(6)
+    pool.publish(pages)
+    pool.release(pages[::-1])
+
+    assert [4, 5, 6] == pool.take(3).tolist()
+
+
+def test_pages_given_back_last_first_come_out_ascending():
+    """As a sequence gives its pages back."""
+    pool = PagePool(7)
+    pages = pool.take(4)
+    pool.release(pages[::-1], distinct=True)
+
+    assert [1, 2, 3, 4, 5, 6] == pool.take(6).tolist()
+
+
+def test_a_release_without_room_to_wait_changes_nothing(monkeypatch):
+    """Rings grow before holders change."""
+    pool = PagePool(200)
+    pages = pool.take(199)
+    pool.publish(pages)
+
+    def exhausted(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("octavo.lanes.np.zeros", exhausted)
+    with pytest.raises(MemoryError):
+        pool.release(pages)
+    monkeypatch.undo()
+
+    assert (0, 199, 0) == counts(pool)
+    pool.release(pages)
+    assert (0, 0, 199) == counts(pool)
+
+
+def test_a_page_listed_twice_waits_where_it_is_listed_first():
+    """Each listing counts; the order is that of the first ones."""
+    pool = PagePool(4)
+    pages = pool.take(3)
+    pool.publish(pages)
+    pool.retain([2, 3])
+    pool.release([3, 1, 2, 3])
+
+    assert [0, 0, 1, 0] == pool.refs.tolist()
+    assert [3, 1] == given_up(pool, 2)
+
+
+def test_policies_that_do_not_ask_are_not_told_of_reuse():
+    """LRU treats all pages alike: there is nothing to remember."""
+    for policy, told in (("lru", 0), ("slru", 2)):
+        pool = PagePool(4, policy=policy)
+        pool.publish(pool.take(3))
+        pool.mark_reused([1, 3])
+
+        assert told == np.count_nonzero(pool._lanes.reused)
+
+
 def test_evicting_all():
     """Every idle page is free afterwards; held ones stay."""
     pool = PagePool(5)
