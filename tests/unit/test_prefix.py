@@ -213,10 +213,8 @@ def test_against_a_dict_of_prefixes():
     for _ in range(400):
         text = [(chance.randrange(2), chance.randrange(2)) for _ in range(chance.randint(1, 9))]
         found = walk(index, *text)
-        kept = list(
-            itertools.takewhile(lambda n: tuple(text[:n]) in there, range(1, len(text) + 1))
-        )
-        assert [there[tuple(text[:n])] for n in kept] == found
+        heads = [tuple(text[: at + 1]) for at in range(len(text))]
+        assert [there[head] for head in itertools.takewhile(there.get, heads)] == found
         index.hold(ROOT)
         known, new = index.enter(ROOT, keys(*text))
         index.attach(0, new, [next(pages) for _ in new]) if new else None
