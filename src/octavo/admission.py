@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from octavo.errors import NeverFits
-from octavo.identity import NO_EXTRAS, Identity
+from octavo.identity import Identity
 from octavo.ledger import Ledger
 from octavo.matching import Hit, find_hit, hit_columns, hit_pages, no_hit, shareable_pages
 from octavo.promises import Promises
@@ -97,14 +97,26 @@ class Admission:
         pages, owed = self.pages(hit, identity), self._promises.owed()
         if owed is None:
             return Pinned(hit, pages)
-        none = [0] * len(owed)
-        while any(self._ledger.short(none, owed, pages)):
-            if not hit.boundary:
-                return Pinned(hit, self.pages(hit, NO_EXTRAS))
-            cut = ids[: (hit.boundary - 1) * self._ledger.page_size + 1]
-            hit = self.find(cut, identity)
-            pages = self.pages(hit, identity)
-        return Pinned(hit, pages)
+        best = Pinned(self._nothing, self.pages(self._nothing, identity))
+        if self._short(owed, best):
+            return Pinned(self._nothing, self._nothing.held)
+        whole = Pinned(hit, pages)
+        if not self._short(owed, whole):
+            return whole
+        low, high = 0, hit.boundary - 1
+        while low < high:  # pages that can be afforded, by bisection
+            middle = (low + high + 1) // 2
+            found = self.find(ids[: middle * self._ledger.page_size + 1], identity)
+            pinned = Pinned(found, self.pages(found, identity))
+            if self._short(owed, pinned):
+                high = middle - 1
+            else:
+                low, best = middle, pinned
+        return best
+
+    def _short(self, owed: list[int], pinned: Pinned) -> bool:
+        """Whether holding these pages would leave less than what is owed."""
+        return any(self._ledger.short([0] * len(owed), owed, pinned.pages))
 
     def pin(self, sequence: Sequence, pinned: Pinned) -> None:
         """Let ``sequence``, which holds nothing, stand at the hit's boundary. O(pages)."""
