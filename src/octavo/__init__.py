@@ -34,7 +34,7 @@ from octavo.errors import (
 from octavo.identity import Adapter, CrossInput, Media, Salt
 from octavo.planning import Plan, plan
 from octavo.sequences import Sequence
-from octavo.spec import Attention, Cross, ModelSpec, State
+from octavo.spec import Attention, Cross, Latent, ModelSpec, Shared, State
 from octavo.table import Step
 
 __version__ = "0.1.0"
@@ -52,6 +52,7 @@ __all__ = [
     "DuplicateSequence",
     "IdentityError",
     "IntegrityError",
+    "Latent",
     "LengthError",
     "Media",
     "ModelError",
@@ -66,6 +67,7 @@ __all__ = [
     "Salt",
     "SamplingError",
     "Sequence",
+    "Shared",
     "StaleSequence",
     "State",
     "Step",

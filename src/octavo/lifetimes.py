@@ -113,7 +113,7 @@ FULL = Lifetime()
 
 
 def lifetime_of(kind: LayerKind) -> Lifetime:
-    """The lifetime of a layer kind. O(1)."""
+    """The lifetime of a layer kind that keeps something. O(1)."""
     if isinstance(kind, State):
         return Lifetime("state")
     if isinstance(kind, Cross):
@@ -123,3 +123,14 @@ def lifetime_of(kind: LayerKind) -> Lifetime:
     if isinstance(kind, Attention) and kind.chunk is not None:
         return Chunked(chunk=check_int("chunk", kind.chunk, 1))
     return Lifetime()
+
+
+def group_name(kind: LayerKind) -> str:
+    """Name of the group of layers that keep things as long as ``kind``. O(1)."""
+    lifetime = lifetime_of(kind)
+    if isinstance(lifetime, Window):
+        sinks = f"_s{lifetime.sink_tokens}" if lifetime.sink_tokens else ""
+        return f"window_{lifetime.window}{sinks}"
+    if isinstance(lifetime, Chunked):
+        return f"chunked_{lifetime.chunk}"
+    return "full" if lifetime.form == "tokens" else lifetime.form

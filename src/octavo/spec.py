@@ -6,7 +6,7 @@ Knows shapes and lifetimes. Does not know pages, bytes of a budget, devices or w
 import json
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, SupportsIndex
 
@@ -74,17 +74,49 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """A layer that keeps one compressed row for every token (multi-head latent attention).
+
+    Attributes:
+        rank: elements of the latent, from which keys and values of all heads are expanded.
+        rope: elements of the key part that carries positions, shared by all heads.
+        indexer: elements of the key a sparse-attention indexer keeps beside it; 0: there is none.
+    """
+
+    rank: int
+    rope: int = 0
+    indexer: int = 0
+
+    def __post_init__(self) -> None:
+        check_int("rank", self.rank, 1)
+        check_int("rope", self.rope, 0)
+        check_int("indexer", self.indexer, 0)
+
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A layer that keeps tensors of constant size a sequence: recurrence, convolution.
 
     Attributes:
-        elements: elements of all its tensors together.
+        recurrent: shape of the recurrent tensor; an int is a shape of one axis.
+        conv: shape of the convolution's last inputs, (channels, kernel - 1); empty: there is none.
     """
 
-    elements: int
+    recurrent: Shape | int
+    conv: Shape = ()
 
     def __post_init__(self) -> None:
-        check_int("elements", self.elements, 1)
+        recurrent = self.recurrent
+        if not isinstance(recurrent, tuple):
+            object.__setattr__(self, "recurrent", (check_int("recurrent", recurrent, 1),))
+        for name in ("recurrent", "conv"):
+            for size in getattr(self, name):
+                check_int(name, size, 1)
+        if not self.recurrent and not self.conv:
+            raise ConfigError("recurrent", self.recurrent, "a state has at least one tensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +138,27 @@ class Cross:
             check_int(name, getattr(self, name), 1)
 
 
-LayerKind = Attention | State | Cross
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A layer that reads the cache of an earlier layer and keeps nothing of its own.
+
+    Attributes:
+        layer: index of that layer.
+        kind: what this layer would keep by itself, which must be what that one keeps; None: the
+            same by definition.
+    """
+
+    layer: int
+    kind: "Attention | Latent | None" = None
+
+    def __post_init__(self) -> None:
+        check_int("layer", self.layer, 0)
+
+
+LayerKind = Attention | Latent | State | Cross | Shared
 """Everything a layer can keep."""
+Layer = LayerKind | tuple[LayerKind, ...]
+"""A layer: one kind, several side by side, or none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +167,53 @@ class ModelSpec:
 
     Attributes:
         name: architecture, for people.
-        layers: one kind a layer, in the model's order.
+        layers: one kind a layer, in the model's order; a tuple of kinds for a layer that keeps
+            several (attention beside a state), an empty one for a layer that keeps nothing.
         max_length: longest sequence the model was made for, in tokens; None: unbounded.
+        mtp: further layers that predict more than one token, used only where a draft is wanted.
+        depth: a second decoder that runs anew for every position and whose cache holds
+            ``depth.max_length`` positions then (speech models over codebooks); None: there is none.
     """
 
     name: str
-    layers: tuple[Attention, ...]
+    layers: tuple[Layer, ...]
     max_length: int | None = None
+    mtp: tuple[Layer, ...] = ()
+    depth: "ModelSpec | None" = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layers, tuple) or not self.layers:
+        if not isinstance(self.layers, tuple) or not any(_kinds(item) for item in self.layers):
             right = "it must be a tuple of at least one layer that keeps something"
             raise ConfigError("layers", self.layers, right)
-        for layer in self.layers:
-            if not isinstance(layer, LayerKind):
-                raise ConfigError("layers", layer, "each must be an Attention, a State or a Cross")
+        for number, kind in self.kinds():
+            if not isinstance(kind, LayerKind):
+                right = "each must be an Attention, a Latent, a State, a Cross or a Shared"
+                raise ConfigError("layers", kind, right)
+            if isinstance(kind, Shared):
+                self._check_shared(number, kind)
         if self.max_length is not None:
             check_int("max_length", self.max_length, 1)
+
+    def kinds(self) -> list[tuple[int, LayerKind]]:
+        """(layer, kind) of everything the layers keep, in order. O(layers)."""
+        return [(number, kind) for number, item in enumerate(self.layers) for kind in _kinds(item)]
+
+    def _check_shared(self, number: int, kind: Shared) -> None:
+        """A shared layer names an earlier one that keeps tokens itself, of the same kind."""
+        owners = _kinds(self.layers[kind.layer]) if kind.layer < number else ()
+        own = [owner for owner in owners if isinstance(owner, Attention | Latent)]
+        if not own or (kind.kind is not None and kind.kind not in own):
+            right = f"layer {number} must name an earlier layer that keeps tokens of the same kind"
+            raise ConfigError("Shared.layer", kind.layer, right)
+
+    def with_mtp(self, count: int | None = None) -> "ModelSpec":
+        """The same model with ``count`` of its prediction layers, by default all. O(layers).
+
+        Raises:
+            LengthError: more than there are.
+        """
+        wanted = len(self.mtp) if count is None else check_int("count", count, 0, len(self.mtp))
+        return replace(self, layers=self.layers + self.mtp[:wanted], mtp=self.mtp[wanted:])
 
     @classmethod
     def from_config(cls, config: str | PathLike[str] | Mapping[str, Any]) -> "ModelSpec":
@@ -150,6 +231,10 @@ class ModelSpec:
         from octavo.configs import read_spec
 
         return read_spec(config if isinstance(config, Mapping) else load_config(config))
+
+
+def _kinds(item: Any) -> tuple[Any, ...]:
+    return item if isinstance(item, tuple) else (item,)
 
 
 _MAX_CONFIG_BYTES = 64 * 2**20
