@@ -10,28 +10,51 @@ class DType(NamedTuple):
 
     Attributes:
         name: octavo's name, e.g. ``bf16``.
-        bytes: bytes an element takes.
-        torch_name: attribute of the ``torch`` module that is the same type.
+        bits: bits an element takes.
+        torch_name: attribute of the ``torch`` module that is the same type; two 4-bit elements
+            share a ``uint8``.
     """
 
     name: str
-    bytes: int
+    bits: int
     torch_name: str
 
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def bytes(self) -> int:
+        """Bytes an element takes, of types of whole bytes."""
+        return self.bits // 8
+
+    def size(self, elements: int) -> int:
+        """Bytes of ``elements`` of them, exactly. O(1).
+
+        Raises:
+            PlanError: they do not fill whole bytes.
+        """
+        size, rest = divmod(elements * self.bits, 8)
+        if rest:
+            raise PlanError("dtype", self.name, f"{elements} elements do not fill whole bytes")
+        return size
+
 
 DTYPES = {
     dtype.name: dtype
     for dtype in (
-        DType("fp64", 8, "float64"),
-        DType("fp32", 4, "float32"),
-        DType("fp16", 2, "float16"),
-        DType("bf16", 2, "bfloat16"),
+        DType("fp64", 64, "float64"),
+        DType("fp32", 32, "float32"),
+        DType("fp16", 16, "float16"),
+        DType("bf16", 16, "bfloat16"),
+        DType("fp8", 8, "float8_e4m3fn"),
+        DType("fp8_e5m2", 8, "float8_e5m2"),
+        DType("int8", 8, "int8"),
+        DType("int4", 4, "uint8"),
     )
 }
-_ALIASES = {dtype.torch_name: dtype for dtype in DTYPES.values()}
+_ALIASES = {dtype.torch_name: dtype for dtype in DTYPES.values() if dtype.bits >= 8} | {
+    "fp8_e4m3": DTYPES["fp8"]
+}
 
 
 def dtype(name: str | DType) -> DType:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from octavo.errors import LengthError, PlanError
-from octavo.geometry import TensorPlan
+from octavo.layouts import TensorPlan
 from octavo.planning import Plan
 from octavo.spec import check_int
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from octavo.errors import PlanError
-from octavo.planning import parse_memory
+from octavo.budget import parse_memory
 
 DTYPES = ("bf16", "fp32", "fp16")
 

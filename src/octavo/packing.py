@@ -1,0 +1,298 @@
+"""The packed layout: groups of different page size cut from parents of one size, in one arena.
+
+A *plane* carries every n-th layer of each group, where n divides the layer counts of all groups. A
+page of group g takes S_g bytes of every plane it has layers in, a parent B bytes over all planes,
+so K_g = B / (n S_g) pages of g fit into a parent, for whichever group it is bound to. Exact
+integers; floats only order candidates that are then compared exactly. Knows components and bytes;
+not devices, and not who holds a page.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from math import gcd, lcm
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.components import Component
+from octavo.errors import BudgetTooSmall, PlanError
+
+GRAIN = 256
+"""Bytes every page of a plane begins at a multiple of."""
+_PART_GRAIN = 16  # bytes every component begins at a multiple of
+_STATE_PARTS = (1, 2, 3, 4, 6, 9, 12)
+_LARGEST_SHARE = 64  # a parent takes at most this part of the budget
+_CANDIDATES = 4096  # sizes of a parent tried for each group
+_STEPS = 64  # how far below the most pages of a parent a divisor is looked for
+Int64s = NDArray[np.int64]
+
+
+class Placed(NamedTuple):
+    """Where a component lies: its plane, and its offset in a page of that plane.
+
+    Attributes:
+        part: which page of a state holds it; 0 for groups that keep tokens.
+    """
+
+    component: Component
+    part: int
+    plane: int
+    offset: int
+
+
+class Load(NamedTuple):
+    """One group before it is packed.
+
+    Attributes:
+        placed: its components.
+        layers: layers of one of its pages.
+        plane_bytes: bytes of one page in one plane, a multiple of GRAIN.
+        parts: pages one state takes; 1 for groups that keep tokens.
+        pages: pages a sequence is counted with.
+    """
+
+    placed: tuple[Placed, ...]
+    layers: int
+    plane_bytes: int
+    parts: int
+    pages: int
+
+
+class Packing(NamedTuple):
+    """A packed layout.
+
+    Attributes:
+        planes: n.
+        parents: parents, all usable.
+        parent_bytes: B, over all planes.
+        null_bytes: bytes over all planes in which page 0 of every group lies.
+        per_parent: K by group.
+        loads: what each group's page holds.
+    """
+
+    planes: int
+    parents: int
+    parent_bytes: int
+    null_bytes: int
+    per_parent: dict[str, int]
+    loads: dict[str, Load]
+
+    def stride(self, group: str) -> int:
+        """Bytes from a page of ``group`` to the next, in one plane: S_g. O(1)."""
+        return self.parent_bytes // (self.planes * self.per_parent[group])
+
+    def page_bytes(self, group: str) -> int:
+        """Bytes of a page of ``group`` over all planes, padding included. O(1)."""
+        return self.stride(group) * self.planes
+
+    def address(self, placed: Placed) -> int:
+        """First byte of page 0 of a component in the arena; page p is ``p * stride`` further."""
+        plane_bytes = (self.null_bytes + self.parents * self.parent_bytes) // self.planes
+        zero = self.null_bytes // self.planes - self.stride(placed.component.group)
+        return placed.plane * plane_bytes + zero + placed.offset
+
+    def size(self, parents: int) -> int:
+        """Bytes of an arena of so many parents. O(1)."""
+        return self.null_bytes + parents * self.parent_bytes
+
+
+def pack(
+    groups: Mapping[str, Sequence[Component]],
+    states: str | None,
+    pages: Mapping[str, int],
+    budget: int,
+    most_parents: int,
+    fixed: Mapping[str, tuple[int, int]] | None = None,
+) -> Packing:
+    """The layout in which the most sequences fit.
+
+    Args:
+        groups: components by group, in the order of the layers.
+        states: the group that keeps states, which may be cut into parts by layers.
+        pages: pages of each group one sequence is counted with, a state as one.
+        budget: bytes.
+        most_parents: more are of no use.
+        fixed: by group, pages of a parent and parts of a state that another rank has; None: free.
+
+    Raises:
+        BudgetTooSmall: fewer parents than groups fit.
+
+    Cost: O(layers + candidates).
+    """
+    best: tuple[float, Packing] | None = None
+    if fixed is not None:
+        return _pack_like(groups, fixed, pages, budget, most_parents)
+    for parts in _STATE_PARTS if states is not None else (1,):
+        found = _pack_parts(groups, states, parts, pages, budget, most_parents)
+        if found is not None and (best is None or found[0] > best[0]):
+            best = found
+    if best is None:
+        need = _least(groups)
+        raise BudgetTooSmall(need, budget, f"the null page and a parent for each of {len(groups)}")
+    return best[1]
+
+
+def _pack_parts(
+    groups: Mapping[str, Sequence[Component]],
+    states: str | None,
+    parts: int,
+    pages: Mapping[str, int],
+    budget: int,
+    most_parents: int,
+) -> tuple[float, Packing] | None:
+    """The best layout with states in so many parts, and its score; None: there is none."""
+    layers = {name: _by_layer(found) for name, found in groups.items()}
+    if states is not None and len(layers[states]) % parts:
+        return None
+    cut = {name: parts if name == states else 1 for name in groups}
+    planes = gcd(*(len(found) // cut[name] for name, found in layers.items()))
+    loads = {
+        name: _load(found, cut[name], planes, pages[name] * cut[name])
+        for name, found in layers.items()
+    }
+    solved = _solve(loads, planes, budget, most_parents)
+    if solved is None:
+        return None
+    score, size, per_parent = solved
+    null = max(size // per_parent[name] for name in loads)
+    parents = min((budget - null) // size, most_parents)
+    return score, Packing(planes, parents, size, null, per_parent, loads)
+
+
+def _pack_like(
+    groups: Mapping[str, Sequence[Component]],
+    fixed: Mapping[str, tuple[int, int]],
+    pages: Mapping[str, int],
+    budget: int,
+    most_parents: int,
+) -> Packing:
+    """The smallest parents that hold as many pages of each group as another rank's do."""
+    layers = {name: _by_layer(found) for name, found in groups.items()}
+    for name, found in layers.items():
+        if len(found) % fixed[name][1]:
+            right = f"the {len(found)} layers of group {name} on a rank must divide by it"
+            raise PlanError("parts", fixed[name][1], right)
+    planes = gcd(*(len(found) // fixed[name][1] for name, found in layers.items()))
+    loads = {
+        name: _load(found, fixed[name][1], planes, pages[name] * fixed[name][1])
+        for name, found in layers.items()
+    }
+    grain = GRAIN * lcm(*(fixed[name][0] for name in loads))
+    widest = max(load.plane_bytes * fixed[name][0] for name, load in loads.items())
+    size = _up(widest, grain) * planes
+    per_parent = {name: fixed[name][0] for name in loads}
+    null = max(size // per_parent[name] for name in loads)
+    parents = min((budget - null) // size, most_parents)
+    if parents < len(loads):
+        need = null + len(loads) * size
+        raise BudgetTooSmall(need, budget, f"the null page and a parent for each of {len(loads)}")
+    return Packing(planes, parents, size, null, per_parent, loads)
+
+
+def _by_layer(components: Sequence[Component]) -> list[list[Component]]:
+    return [list(found) for _, found in groupby(components, lambda item: (item.draft, item.layer))]
+
+
+def _load(layers: list[list[Component]], parts: int, planes: int, pages: int) -> Load:
+    """Components of a group side by side in their planes: layer i of a part in plane i mod n."""
+    count = len(layers) // parts
+    used: dict[tuple[int, int], int] = {}
+    placed = []
+    for at, components in enumerate(layers):
+        part, plane = at // count, at % count % planes
+        offset = used.get((part, plane), 0)
+        for component in components:
+            offset = _up(offset, _PART_GRAIN)
+            placed.append(Placed(component, part, plane, offset))
+            offset += component.bytes
+        used[part, plane] = offset
+    return Load(tuple(placed), count, _up(max(used.values()), GRAIN), parts, pages)
+
+
+def _solve(
+    loads: Mapping[str, Load], planes: int, budget: int, most_parents: int
+) -> tuple[float, int, dict[str, int]] | None:
+    """(score, parent bytes, K by group) of the best parent size; ties go to the smaller one.
+
+    The score is sequences that fit, counted with one partial parent for each further group.
+    """
+    sizes = [load.plane_bytes * planes for load in loads.values()]
+    candidates = _candidates(sizes, budget)
+    units = candidates // (GRAIN * planes)
+    per_parent = [_largest_divisors(units, candidates // size) for size in sizes]
+    fits = np.logical_and.reduce([found > 0 for found in per_parent])
+    candidates = candidates[fits]
+    per_parent = [found[fits] for found in per_parent]
+    if not candidates.size:
+        return None
+    null = np.maximum.reduce([candidates // found for found in per_parent])
+    parents = np.minimum((budget - null) // candidates, most_parents)
+    share = sum(load.pages / found for load, found in zip(loads.values(), per_parent, strict=True))
+    scores = np.where(parents >= len(sizes), (parents - len(sizes) + 1) / share, -1.0)
+    best = int(scores.argmax())
+    if scores[best] <= 0:
+        return None
+    close = np.flatnonzero(scores >= scores[best] * (1 - 1e-9))
+    at = min(close.tolist(), key=lambda i: _exact(i, loads, per_parent, parents, candidates))
+    chosen = {name: int(found[at]) for name, found in zip(loads, per_parent, strict=True)}
+    return float(scores[at]), int(candidates[at]), chosen
+
+
+def _exact(
+    at: int,
+    loads: Mapping[str, Load],
+    per_parent: list[Int64s],
+    parents: Int64s,
+    candidates: Int64s,
+) -> tuple[object, int]:
+    """What orders candidates exactly: parents a sequence takes per parent there is, then size."""
+    from fractions import Fraction
+
+    share = sum(
+        (
+            Fraction(load.pages, int(found[at]))
+            for load, found in zip(loads.values(), per_parent, strict=True)
+        ),
+        Fraction(0),
+    )
+    return share / (int(parents[at]) - len(loads) + 1), int(candidates[at])
+
+
+def _candidates(sizes: list[int], budget: int) -> Int64s:
+    """Multiples of each group's page that hold any page and are not too large a share."""
+    top = max(sizes)
+    most = max(top, budget // _LARGEST_SHARE)
+    found = []
+    for size in sizes:
+        first = -(-top // size)
+        last = min(most // size, first + _CANDIDATES)
+        found.append(np.arange(first, last + 1, dtype=np.int64) * size)
+    return np.unique(np.concatenate(found))
+
+
+def _largest_divisors(numbers: Int64s, limits: Int64s) -> Int64s:
+    """The largest divisor of each number that is at most its limit; 0: none near it."""
+    found = np.zeros_like(numbers)
+    left = np.flatnonzero(limits > 0)
+    trial = limits[left]
+    for _ in range(_STEPS):
+        hit = numbers[left] % trial == 0
+        found[left[hit]] = trial[hit]
+        left, trial = left[~hit], trial[~hit] - 1
+        left, trial = left[trial > 0], trial[trial > 0]
+        if not left.size:
+            break
+    return found
+
+
+def _least(groups: Mapping[str, Sequence[Component]]) -> int:
+    """Bytes of the null page and one parent for each group, with states in one part."""
+    layers = [_by_layer(found) for found in groups.values()]
+    planes = gcd(*map(len, layers))
+    top = max(_load(found, 1, planes, 1).plane_bytes * planes for found in layers)
+    return (1 + len(groups)) * top
+
+
+def _up(value: int, grain: int) -> int:
+    return -(-value // grain) * grain
