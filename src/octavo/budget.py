@@ -4,9 +4,12 @@ Exact integers only.
 """
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.errors import BudgetTooSmall, PlanError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -86,10 +89,10 @@ def available_memory(
     if left < 0:
         terms = f"{device} x {share} - {' - '.join(map(str, taken))} (weights, activations, other)"
         raise BudgetTooSmall(int(Fraction(sum(taken)) / share) + 1, device, f"{terms} = {left}")
-    return Memory(device, str(share), *taken, left)
+    return Memory(device, str(share), taken[0], taken[1], taken[2], left)
 
 
-def _fraction(utilization: object) -> "Fraction":  # type: ignore[name-defined]  # noqa: F821
+def _fraction(utilization: object) -> "Fraction":
     from fractions import Fraction
 
     try:

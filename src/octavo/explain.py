@@ -131,7 +131,7 @@ def _term(kind: LayerKind, count: int, plan: Plan) -> str:
     else:
         row = f"({kind.rank} x 1 + {-(-kind.rank // 128)} scales x 4 + {kind.rope} x 2 bytes)"
     indexer = f" + {kind.indexer} x 1 + {-(-kind.indexer // 128)} x 4" if kind.indexer else ""
-    return f"{count} layers x {row}{indexer}"
+    return f"{count} layers x ({row}{indexer})" if indexer else f"{count} layers x {row}"
 
 
 def _state(plan: Plan) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Flat geometry: components in rows, rows in blocks, blocks in a budget. Pure sizing, exact integers.
+"""Flat geometry: parts in rows, rows in blocks, blocks in a budget. Pure sizing, exact integers.
 
 A *part* declares bytes a slot (it grows with the page size) or constant bytes (recurrent state). A
 *row* is what one layer of one group keeps in a block: parts of one sort, with offsets in the order

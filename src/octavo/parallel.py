@@ -5,9 +5,10 @@ a latent is replicated, never divided. Knows specs and numbers.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 from octavo.errors import PlanError
-from octavo.spec import Latent, Layer, LayerKind, ModelSpec, Shared, State
+from octavo.spec import Attention, Latent, Layer, LayerKind, ModelSpec, Shared, State
 
 
 def shard(spec: ModelSpec, tp: int) -> ModelSpec:
@@ -29,13 +30,19 @@ def _sharded(layers: tuple[Layer, ...], tp: int) -> tuple[Layer, ...]:
 
 
 def _share(kind: LayerKind, tp: int) -> LayerKind:
-    if isinstance(kind, Latent):
-        return kind
+    if isinstance(kind, Attention | Latent):
+        return _share_tokens(kind, tp)
     if isinstance(kind, Shared):
-        return replace(kind, kind=_share(kind.kind, tp)) if kind.kind is not None else kind
+        return kind if kind.kind is None else Shared(kind.layer, _share_tokens(kind.kind, tp))
     if isinstance(kind, State):
         recurrent = kind.recurrent if isinstance(kind.recurrent, tuple) else (kind.recurrent,)
         return State(_divide(recurrent, tp), _divide(kind.conv, tp))
+    return replace(kind, kv_heads=rank_heads(kind.kv_heads, tp))
+
+
+def _share_tokens(kind: Attention | Latent, tp: int) -> Attention | Latent:
+    if isinstance(kind, Latent):
+        return kind
     return replace(kind, kv_heads=rank_heads(kind.kv_heads, tp))
 
 
@@ -73,7 +80,7 @@ def stages_of(spec: ModelSpec, pp: int) -> list[ModelSpec]:
     count = len(spec.layers)
     ends = [count * stage // pp for stage in range(pp + 1)]
     stages = []
-    for start, stop in zip(ends, ends[1:], strict=False):
+    for start, stop in pairwise(ends):
         kept = tuple(
             layer if start <= number < stop else () for number, layer in enumerate(spec.layers)
         )

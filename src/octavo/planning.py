@@ -23,7 +23,7 @@ from octavo.layouts import (
     lay_packed,
 )
 from octavo.lifetimes import FULL, Lifetime, group_name, lifetime_of
-from octavo.packing import Packing, pack
+from octavo.packing import pack
 from octavo.parallel import shard, stages_of
 from octavo.spec import Attention, LayerKind, ModelSpec, Shared, State, check_int
 
@@ -230,6 +230,10 @@ class Plan:
         """Bytes to allocate for all tensors; 0 for a plan without bytes."""
         b = self.budget
         return 0 if b is None else b.total - b.remainder
+
+    def ids(self, group: str) -> int:
+        """Page ids of ``group``, the null page included. O(1)."""
+        return 1 + self.usable_pages * self.groups[group].pages_per_parent
 
     def kept_bytes(self, length: int) -> int:
         """Bytes a sequence of ``length`` tokens needs, without pages and padding. O(groups)."""
@@ -440,9 +444,10 @@ def _plan_rank(spec: ModelSpec, request: Request, like: Plan | None, most: int) 
 
 
 def _lifetimes(spec: ModelSpec, draft: ModelSpec | None) -> dict[str, Lifetime]:
-    kinds = [kind for _, kind in spec.kinds() if not isinstance(kind, Shared)]
-    kinds += [kind for _, kind in draft.kinds()] if draft is not None else []
-    found = {group_name(kind): lifetime_of(kind) for kind in kinds if not isinstance(kind, Shared)}
+    kinds = spec.kinds() + ([] if draft is None else draft.kinds())
+    found = {
+        group_name(kind): lifetime_of(kind) for _, kind in kinds if not isinstance(kind, Shared)
+    }
     return dict(sorted(found.items(), key=lambda item: _ORDER[item[1].form]))
 
 

@@ -74,11 +74,13 @@ class Storage:
         self.device = torch.device(device)
         self.arena = _zeros(plan.arena_bytes, self.device)
         self._dtype: torch.dtype = getattr(torch, plan.dtype.torch_name)
-        views = {(t.layer, t.component): self._view(t) for t in plan.tensors}
+        self._views = {
+            (t.layer, t.group, t.component): self._view(t) for t in plan.tensors if not t.draft
+        }
         self._layers = {
-            layer: LayerView(view, views[layer, "value"])
-            for (layer, component), view in views.items()
-            if component == "key"
+            layer: LayerView(view, self._views[layer, group, "value"])
+            for (layer, group, component), view in self._views.items()
+            if component == "key" and group != "cross"
         }
 
     @property
@@ -97,10 +99,30 @@ class Storage:
         Raises:
             LengthError: the plan has no such layer.
         """
-        return self._layers[check_int("layer", layer, 0, len(self._layers) - 1, "of the plan")]
+        check_int("layer", layer, 0, max(self._layers, default=0), "of the plan")
+        if layer not in self._layers:
+            raise LengthError("layer", layer, None, None, "it keeps no keys and values in the plan")
+        return self._layers[layer]
 
-    def index(self, slots: NDArray[np.integer[Any]]) -> WriteIndex:
+    def tensor(self, layer: int, component: str, group: str | None = None) -> torch.Tensor:
+        """The view of one component of a layer over all pages, as `TensorPlan` has it. O(layers).
+
+        Args:
+            group: for a layer that is in several groups; None: the first that has it.
+
+        Raises:
+            LengthError: there is none.
+        """
+        for (at, owner, name), view in self._views.items():
+            if (at, name) == (layer, component) and group in (None, owner):
+                return view
+        raise LengthError("layer", layer, None, None, f"it has no {component} in the plan")
+
+    def index(self, slots: NDArray[np.integer[Any]], group: str | None = None) -> WriteIndex:
         """``slots`` ready for `write`: one a new token, -1 where nothing is written.
+
+        Args:
+            group: whose slots they are; None: the first token group's.
 
         Raises:
             PlanError: no array of integers.
@@ -114,7 +136,7 @@ class Storage:
         size = self.plan.page_size
         kept = np.flatnonzero(slots >= 0)
         used = slots if kept.size == slots.size else slots[kept]
-        self._check(slots, used)
+        self._check(slots, used, group)
         pages, offsets = np.divmod(used.astype(np.int64), size)
         rows = None if kept.size == slots.size else self._tensor(kept)
         return WriteIndex(self._tensor(pages), self._tensor(offsets), rows, slots.size)
@@ -154,11 +176,17 @@ class Storage:
             view.value[index.pages, :, index.offsets] = value
 
     def _view(self, tensor: TensorPlan) -> torch.Tensor:
-        raw = self.arena[tensor.offset : tensor.offset + tensor.bytes].view(self._dtype)
-        _, *inner = tensor.shape
-        strides = (inner[1] * inner[2], inner[2], 1)
-        page = tensor.page_stride // self._dtype.itemsize
-        return raw.as_strided(tensor.shape, (page, *strides))
+        dtype: torch.dtype = getattr(torch, tensor.dtype.torch_name)
+        *inner, last = tensor.shape[1:]
+        inner.append(last * tensor.dtype.bits // (8 * dtype.itemsize))
+        strides = [1]
+        for size in inner[:0:-1]:
+            strides.insert(0, strides[0] * size)
+        page = tensor.page_stride // dtype.itemsize
+        shape = (tensor.shape[0], *inner)
+        return self.arena.view(dtype).as_strided(
+            shape, (page, *strides), tensor.offset // dtype.itemsize
+        )
 
     def _check_new(self, name: str, new: torch.Tensor, view: torch.Tensor, tokens: int) -> None:
         """Whether ``new`` is [tokens, kv_heads, dim] as the layer's ``view`` stores it. O(1)."""
@@ -171,8 +199,9 @@ class Storage:
         for axis, (has, wanted) in enumerate(zip(new.shape, shape, strict=True)):
             check_int(f"axis {axis} of {name}", has, wanted, wanted, "slots, kv_heads, dim")
 
-    def _check(self, slots: NDArray[Any], used: NDArray[Any]) -> None:
-        low, high = self.plan.page_size, self.plan.num_pages * self.plan.page_size - 1
+    def _check(self, slots: NDArray[Any], used: NDArray[Any], group: str | None) -> None:
+        name = next(iter(self.plan.groups)) if group is None else group
+        low, high = self.plan.page_size, self.plan.ids(name) * self.plan.page_size - 1
         if used.size and (int(used.min()) < low or int(used.max()) > high):
             wrong = used[(used < low) | (used > high)][0]
             raise LengthError("slot", int(wrong), low, high, "the null page is never written")

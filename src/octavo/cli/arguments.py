@@ -8,8 +8,8 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
-from octavo.errors import PlanError
 from octavo.budget import parse_memory
+from octavo.errors import PlanError
 
 DTYPES = ("bf16", "fp32", "fp16")
 

@@ -14,6 +14,7 @@ from transformers import Cache as HostCache
 from octavo.attention.tiles import TorchStep
 from octavo.attention.torch import paged_attention
 from octavo.errors import StepError, UnsupportedModel
+from octavo.lifetimes import group_name
 from octavo.planning import Plan
 from octavo.spec import Attention
 from octavo.storage import Storage, WriteIndex
@@ -35,16 +36,23 @@ class PageStore(HostCache):
     def __init__(self, storage: Storage) -> None:
         super().__init__(layers=[])
         self._storage = storage
-        self._layers = [LayerHandle(self, i, kind) for i, kind in enumerate(_kinds(storage.plan))]
-        self._slots: WriteIndex | None = None
-        self.step: TorchStep | None = None
+        self._layers = [
+            LayerHandle(self, layer, kind, group) for layer, kind, group in _layers(storage.plan)
+        ]
+        self._slots: dict[str, WriteIndex] | None = None
+        self.steps: dict[str, TorchStep] | None = None
         self.attended = 0
 
     def begin(self, step: Step) -> None:
         """Prepare the indices all layers of this step share. O(rows + tokens + pages covered)."""
         plan = self._storage.plan
-        self._slots = self._storage.index(step.group().slots)
-        self.step = TorchStep(step, page_size=plan.page_size, device=self._storage.device)
+        self._slots = {
+            name: self._storage.index(step.group(name).slots, name) for name in plan.groups
+        }
+        self.steps = {
+            name: TorchStep(step, page_size=plan.page_size, group=name, device=self._storage.device)
+            for name in plan.groups
+        }
         self.attended = 0
 
     def end(self) -> None:
@@ -80,16 +88,18 @@ class PageStore(HostCache):
         if self._slots is None:
             raise StepError("no step has begun; run the model through a Runner")
         keys, values = key_states[0].transpose(0, 1), value_states[0].transpose(0, 1)
-        self._storage.write(layer_idx, keys, values, self._slots)
         handle = self._layers[layer_idx]
+        self._storage.write(layer_idx, keys, values, self._slots[handle.group])
         if kwargs is not None:
             kwargs[NAME] = handle
         key_states._octavo = handle  # type: ignore[attr-defined]
         return key_states, value_states
 
 
-def _kinds(plan: Plan) -> tuple[Attention, ...]:
-    return () if plan.spec is None else plan.spec.layers
+def _layers(plan: Plan) -> list[tuple[int, Attention, str]]:
+    """(layer, kind, group) of a plan whose layers all keep keys and values."""
+    kinds = [] if plan.spec is None else plan.spec.kinds()
+    return [(layer, kind, group_name(kind)) for layer, kind in kinds if isinstance(kind, Attention)]
 
 
 class LayerHandle:
@@ -97,12 +107,13 @@ class LayerHandle:
 
     Attributes:
         kind: what the layer keeps.
+        group: whose page table it reads.
     """
 
-    __slots__ = ("_order", "_store", "_view", "kind")
+    __slots__ = ("_order", "_store", "_view", "group", "kind")
 
-    def __init__(self, store: PageStore, layer: int, kind: Attention) -> None:
-        self._store, self.kind = store, kind
+    def __init__(self, store: PageStore, layer: int, kind: Attention, group: str) -> None:
+        self._store, self.kind, self.group = store, kind, group
         self._view = store._storage.layer(layer)
         self._order = store._storage.plan.order
 
@@ -114,14 +125,14 @@ class LayerHandle:
         sink_logits: torch.Tensor | None,
     ) -> torch.Tensor:
         """[T, H, v_dim] of a query [T, H, k_dim] over this layer's pages."""
-        if self._store.step is None:
+        if self._store.steps is None:
             raise StepError("no step has begun; run the model through a Runner")
         self._store.attended += 1
         return paged_attention(
             query,
             self._view.key,
             self._view.value,
-            self._store.step,
+            self._store.steps[self.group],
             order=self._order,
             scale=scale,
             softcap=softcap,
