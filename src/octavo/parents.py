@@ -8,26 +8,37 @@ Feasibility is one equation, kept true after every call for what was promised: a
 on the pages of parents it has live pages in, then on parents without any live page::
 
     sum_g ceil(max(0, need_g - own_g) / K_g) <= parents without a live page
+
+Which parents have vacant pages is remembered in lists that are never mended: an entry that no
+longer holds is dropped when it is met, so that a verb touches arrays and the lists it needs.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import IntegrityError, OutOfPages
-from octavo.lanes import Clock, Lanes
-from octavo.pages import OnEvict, Pages, SomePages, check_equal, ignore
+from octavo.lanes import LANE_BITS, Clock, Heap, Index, Lanes, Queue, Stamps, join
+from octavo.pages import OnEvict, Pages, SomePages, check_equal, ignore, unhold
 from octavo.policies import Policy, find_policy
 from octavo.spec import check_int
 
 _FREE = -1
-_SLACK = 64
 
 
 class _Space:
-    """One group's ids: holders, publication, and which parents it draws on."""
+    """One group's ids: holders, publication, and which parents it draws on.
+
+    Attributes:
+        live: pages somebody holds.
+        mixed: parents with a live page.
+        partial: by vacant pages, parents that may have as many beside live ones.
+        fullest: no parent is listed with fewer vacant pages.
+        resting: parents that may have vacant pages and no live one, the first to rest first.
+        passed: by lane, the stamp below which evictable pages beside live ones are in ``heap``.
+    """
 
     def __init__(self, per_parent: int, parents: int, policy: Policy, clock: Clock) -> None:
         size = 1 + parents * per_parent
@@ -35,27 +46,72 @@ class _Space:
         self.refs = np.zeros(size, np.int32)
         self.published = np.zeros(size, np.bool_)
         self.lanes = Lanes(size, size - 1, policy, clock)
-        self.live = 0
-        self.mixed = 0
-        self.partial: list[dict[int, None]] = [{} for _ in range(per_parent + 1)]
-        self.resting: dict[int, None] = {}
-        self.heap: list[tuple[int, int]] = []
+        self.live = self.mixed = 0
+        self.partial: list[dict[int, None]] = [{} for _ in range(per_parent)]
+        self.fullest = per_parent
+        self.resting: OrderedDict[int, None] = OrderedDict()
+        self.passed = np.zeros(policy.lanes + 1, np.int64)
+        self.heap = Heap(self.lanes.stamp)
+        self._offsets = np.arange(1, per_parent + 1)
 
-    def parent(self, page: int) -> int:
-        return (page - 1) // self.per_parent
+    @property
+    def own(self) -> int:
+        """Pages to be had in parents with live pages. O(1)."""
+        return self.mixed * self.per_parent - self.live
 
-    def pages(self, parent: int) -> range:
-        first = 1 + parent * self.per_parent
-        return range(first, first + self.per_parent)
+    def parents(self, pages: Index) -> Index:
+        """The parent of each page. O(pages)."""
+        found: Index = pages - 1
+        found //= self.per_parent
+        return found
 
-    def is_vacant(self, page: int) -> bool:
-        return not self.refs[page] and self.lanes.stamp[page] == 0
+    def pages(self, parents: Index) -> Index:
+        """The pages of each parent, a row each. O(parents x K)."""
+        return parents[:, None] * self.per_parent + self._offsets
+
+    def vacant(self, pages: Index) -> NDArray[np.bool_]:
+        """Which of ``pages`` are neither live nor evictable. O(pages)."""
+        vacant: NDArray[np.bool_] = self.refs[pages] == 0
+        vacant &= self.lanes.stamp[pages] == 0
+        return vacant
+
+    def warmth(self, parents: Index) -> Stamps:
+        """The stamp of each parent's newest evictable page. O(parents x K)."""
+        newest: Stamps = np.maximum.reduce(self.lanes.stamp[self.pages(parents)], 1)
+        return newest
+
+    def list_partial(self, parents: list[int], vacant: list[int]) -> None:
+        """These parents have live pages and so many vacant ones. O(parents)."""
+        for parent, count in zip(parents, vacant, strict=True):
+            if count:
+                self.partial[count][parent] = None
+                self.fullest = min(self.fullest, count)
+
+    def list_resting(self, parents: Index) -> None:
+        """These parents have vacant pages and no live one. O(parents)."""
+        for parent in parents.tolist():
+            self.resting[parent] = None
+            self.resting.move_to_end(parent)
+
+    def expose(self, parents: Index) -> None:
+        """These parents get their first live page: their evictable pages can be given up singly.
+
+        Those that were passed must wait in the heap; the others are met when their turn comes.
+        """
+        if not np.count_nonzero(self.passed):
+            return
+        pages = self.pages(parents).ravel()
+        stamps = self.lanes.stamp[pages]
+        passed = (stamps != 0) & (stamps < self.passed[stamps >> LANE_BITS])
+        self.heap.push(pages[passed], stamps[passed])
 
 
 class ParentPool:
     """N parents shared by groups with K_g pages a parent.
 
-    Taking, retaining and releasing a page costs amortised O(K + log pages).
+    Taking, retaining and releasing pages costs amortised O(pages + K x parents they lie in), in
+    array operations; a parent whose newest page is older than others that came before it, and a
+    page that got a live neighbour after its turn to be given up, cost a heap operation each.
 
     Args:
         parents: parents, all usable; the null page is apart from them.
@@ -73,36 +129,35 @@ class ParentPool:
         on_evict: OnEvict = ignore,
     ) -> None:
         check_int("parents", parents, 1, 2**31 - 1)
-        chosen = find_policy(policy)
+        chosen, clock = find_policy(policy), Clock()
         self.on_evict = on_evict
-        clock = Clock()
         self._spaces = [_Space(check_int("K", k, 1), parents, chosen, clock) for k in per_parent]
         self._owner = np.full(parents, _FREE, np.int32)
-        self._live = np.zeros(parents, np.int32)
-        self._vacant = np.zeros(parents, np.int32)
-        self._free = list(range(parents))[::-1]
-        self._idle: list[tuple[int, int]] = []
-        self._idle_count = 0
+        self._live = np.zeros(parents, np.int64)
+        self._vacant = np.zeros(parents, np.int64)
+        self._idle = Queue(parents, chosen.lanes + 1)
+        self._stack = np.arange(parents, dtype=np.int32)
+        self._bound = 0
 
     @property
     def usable(self) -> int:
         """Parents in all."""
-        return self._owner.size
+        return self._stack.size
 
     @property
     def free(self) -> int:
         """Parents bound to no group."""
-        return len(self._free)
+        return self._stack.size - self._bound
 
     @property
     def evictable(self) -> int:
         """Bound parents without a live page."""
-        return self._idle_count
+        return self._bound - self.live
 
     @property
     def live(self) -> int:
         """Parents with a live page."""
-        return self.usable - self.free - self.evictable
+        return sum([space.mixed for space in self._spaces])
 
     def state(self, group: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """(refs, published) of ``group``'s id space, by page. O(1)."""
@@ -122,13 +177,13 @@ class ParentPool:
 
         All zero exactly when they can be taken. O(groups + pinned).
         """
-        room = len(self._free) + self._idle_count
+        room = self.usable - self.live
         held = [self._pin_cost(g, pages) for g, pages in enumerate(pinned)]
         held += [(0, 0)] * (len(self._spaces) - len(held))
         room -= sum(parents for _, parents in held)
         missing = []
         for space, need, (pages, parents) in zip(self._spaces, needs, held, strict=True):
-            own = (space.mixed + parents) * space.per_parent - space.live - pages
+            own = space.own + parents * space.per_parent - pages
             wanted = -(-max(0, need - own) // space.per_parent)
             there = own + max(0, room) * space.per_parent
             missing.append(min(need, max(0, need - there)))
@@ -139,40 +194,42 @@ class ParentPool:
         """Hand out ``count`` pages with one holder each.
 
         From the fullest partial parent of the group; then from its parents without live pages or
-        a free one, while ``due`` stays possible; then its evictable pages beside live ones; then
-        the coldest parent of any group.
+        a free one, while ``due`` stays possible; then its evictable pages beside live ones, the
+        coldest first; then the coldest parent of any group.
 
         Args:
             due: pages by group that must still be there afterwards; empty: none.
 
         Raises:
             OutOfPages: fewer can be had; nothing is changed.
+
+        Cost: amortised O(count + K), see the class.
         """
-        needs = [0] * len(self._spaces)
-        needs[group] = count
-        if self.short(needs)[group]:
-            short = {str(group): self.short(needs)[group]}
-            raise OutOfPages(count, self.free, self.evictable, short)
-        due = list(due) or [0] * len(self._spaces)
-        due[group] += count
-        pages = []
-        for _ in range(count):
-            due[group] -= 1
-            pages.append(self._take_one(group, due))
-        return np.array(pages, np.int32)
+        space = self._spaces[group]
+        short = count - space.own - (self.usable - self.live) * space.per_parent
+        if short > 0:
+            raise OutOfPages(count, self.free, self.evictable, {str(group): min(count, short)})
+        taken: list[Index] = []
+        while count:
+            taken.append(self._fill(group, self._choose(group, count, due), count))
+            count -= taken[-1].size
+        return join(taken).astype(np.int32)
 
     def retain(self, pages: SomePages, group: int = 0) -> None:
-        """Add a holder to each of ``pages``, live or evictable and none twice."""
-        space = self._spaces[group]
-        for page in np.asarray(pages).tolist():
-            if not space.refs[page]:
-                space.lanes.remove(np.array([page], np.intp))
-                self._count_live(group, space.parent(page), 1)
-            space.refs[page] += 1
+        """Add a holder to each of ``pages``, live or evictable and none twice. O(len(pages))."""
+        space, index = self._spaces[group], np.asarray(pages, np.intp)
+        held = space.refs[index]
+        idle = index.size - int(np.count_nonzero(held))
+        if idle:
+            self._enliven(group, index if idle == index.size else index[held == 0])
+        held += 1
+        space.refs[index] = held
 
     def mark_reused(self, pages: SomePages, group: int = 0) -> None:
-        """Tell the policy that ``pages`` served another request. O(len(pages))."""
-        self._spaces[group].lanes.reused[np.asarray(pages, np.intp)] = True
+        """Tell the policy, if it asks, that ``pages`` served another request. O(len(pages))."""
+        lanes = self._spaces[group].lanes
+        if lanes.asks_reuse:
+            lanes.reused[np.asarray(pages, np.intp)] = True
 
     def release(
         self, pages: SomePages, group: int = 0, *, cold: bool = False, distinct: bool = False
@@ -182,18 +239,14 @@ class ParentPool:
         Raises:
             IntegrityError: a page would be released more often than it is held; nothing is changed.
         """
-        del distinct
-        space, listed = self._spaces[group], np.asarray(pages, np.intp)
-        distinct_pages, times = np.unique(listed, return_counts=True)
-        over = distinct_pages[space.refs[distinct_pages] < times]
-        if over.size:
-            page = int(over[0])
-            have = int(space.refs[page])
-            raise IntegrityError(f"releases of page {page} <= its holders", have + 1, have)
-        for page in listed.tolist():
-            space.refs[page] -= 1
-            if not space.refs[page]:
-                self._drop(group, page, cold=cold)
+        space = self._spaces[group]
+        index, held, idle = unhold(space.refs, pages, distinct=distinct)
+        published, parents = space.published[idle], space.parents(idle)
+        self._idle.reserve(idle.size)
+        space.lanes.add(idle[published], cold=cold)
+        space.refs[index] = held
+        if idle.size:
+            self._quieten(group, parents, parents[~published])
 
     def publish(self, pages: SomePages, group: int = 0) -> None:
         """Mark live ``pages`` as known to the prefix index. O(len(pages))."""
@@ -201,211 +254,239 @@ class ParentPool:
 
     def unpublish(self, pages: SomePages, group: int = 0) -> None:
         """The prefix index gave ``pages`` up: idle ones become vacant. O(len(pages))."""
-        space = self._spaces[group]
-        for page in np.asarray(pages).tolist():
-            space.published[page] = space.lanes.reused[page] = False
-            if space.lanes.stamp[page] != 0:
-                space.lanes.remove(np.array([page], np.intp))
-                self._count_vacant(group, space.parent(page), 1)
+        space, index = self._spaces[group], np.asarray(pages, np.intp)
+        idle = index[space.lanes.stamp[index] != 0]
+        self._idle.reserve(idle.size)
+        space.published[index] = space.lanes.reused[index] = False
+        if idle.size:
+            space.lanes.remove(idle)
+            parents = space.parents(idle)
+            np.add.at(self._vacant, parents, 1)
+            self._settle(group, _once(parents))
 
     def evict_all(self) -> None:
         """Give up every evictable page. O(pages)."""
         for group, space in enumerate(self._spaces):
-            idle = np.flatnonzero(space.lanes.stamp != 0)
+            idle = space.lanes.stamp.nonzero()[0]
             if idle.size:
-                self.on_evict(group, idle)
-                self.unpublish(idle, group)
+                self._give_up(group, idle)
 
     def check(self) -> None:
         """Raise IntegrityError at the first equation between parents and pages that fails.
 
         Cost: O(pages).
         """
-        bound = self.usable - len(self._free)
-        check_equal("distinct free parents == free", len(set(self._free)), len(self._free))
-        check_equal(
-            "owners of free parents", {int(self._owner[p]) for p in self._free} - {_FREE}, set()
-        )
-        check_equal("bound parents == all - free", int((self._owner != _FREE).sum()), bound)
-        idle = int(((self._owner != _FREE) & (self._live == 0)).sum())
-        check_equal("bound parents without live pages == idle", idle, self._idle_count)
+        free, bound = self._stack[self._bound :], (self._owner != _FREE).nonzero()[0]
+        idle = bound[self._live[bound] == 0]
+        check_equal("distinct free parents == free", np.unique(free).size, self.free)
+        check_equal("bound free parents == 0", np.count_nonzero(self._owner[free] != _FREE), 0)
+        check_equal("bound parents == all - free", bound.size, self._bound)
+        check_equal("bound parents without live pages == idle", idle.size, self.evictable)
+        waiting = self._idle.stamp.nonzero()[0]
+        check_equal("waiting parents == idle", waiting.tolist(), idle.tolist())
         for group, space in enumerate(self._spaces):
             self._check_space(group, space)
 
-    # -- one page at a time --------------------------------------------------------------------
+    # -- which parents give pages --------------------------------------------------------------
 
-    def _take_one(self, group: int, due: list[int]) -> int:
+    def _choose(self, group: int, count: int, due: Sequence[int]) -> list[int]:
+        """Parents of the group, or free, with vacant pages: all but the last are used up."""
         space = self._spaces[group]
-        page = self._vacant_page(space)
-        if page is None and (space.resting or self._free) and self._can_spare_parent(group, due):
-            page = self._bind(group)
-        if page is None:
-            page = self._evict_beside_live(group)
-        if page is None:
-            page = self._bind(group)
-        parent = space.parent(page)
-        self._count_vacant(group, parent, -1)
-        space.refs[page] = 1
-        self._count_live(group, parent, 1)
-        return page
+        parents, left = self._partial(group, count)
+        if left > 0:
+            parents += self._without_live(group, left, self._spare(group, count, due))
+        if not parents and space.own:  # none of them vacant
+            self._give_up(group, self._coldest_beside_live(space, count))
+            parents, _ = self._partial(group, count)
+        if not parents and (self.free or space.resting):
+            parents = self._without_live(group, count, count)
+        if not parents:
+            self._give_up_parents(-(-count // space.per_parent))
+            parents = self._without_live(group, count, count)
+        return parents
 
-    def _can_spare_parent(self, group: int, due: list[int]) -> bool:
-        """Whether ``due`` is still possible after a page from a parent without live pages."""
-        room = len(self._free) + self._idle_count - 1
-        for number, (space, need) in enumerate(zip(self._spaces, due, strict=True)):
-            own = space.mixed * space.per_parent - space.live
-            own += space.per_parent - 1 if number == group else 0
-            room -= -(-max(0, need - own) // space.per_parent)
-        return room >= 0
-
-    def _vacant_page(self, space: _Space) -> int | None:
-        """A vacant page of the fullest parent that has both live and vacant pages."""
-        for parents in space.partial[1:]:
-            for parent in parents:
-                return next(page for page in space.pages(parent) if space.is_vacant(page))
-        return None
-
-    def _evict_beside_live(self, group: int) -> int | None:
-        """The coldest evictable page in a parent that has live pages."""
-        space = self._spaces[group]
-        while space.heap:
-            stamp, page = heappop(space.heap)
-            if space.lanes.stamp[page] == 0 or not self._live[space.parent(page)]:
+    def _partial(self, group: int, count: int) -> tuple[list[int], int]:
+        """The fullest parents with live and vacant pages, listed no longer, and what they lack."""
+        space, found = self._spaces[group], list[int]()
+        while count > 0 and space.fullest < space.per_parent:
+            listed = space.partial[space.fullest]
+            if not listed:
+                space.fullest += 1
                 continue
-            if space.lanes.stamp[page] == stamp:
-                self._give_up(group, [page])
-                return page
-            heappush(space.heap, (int(space.lanes.stamp[page]), page))
-        return None
+            parent, _ = listed.popitem()
+            if self._has(group, parent, space.fullest) and self._live[parent]:
+                found.append(parent)
+                count -= space.fullest
+        return found, count
 
-    def _bind(self, group: int) -> int:
-        """A vacant page of a parent without live pages: the group's own, a free or the coldest."""
+    def _without_live(self, group: int, count: int, most: int) -> list[int]:
+        """At most so many parents without live pages: the group's own, then free ones."""
+        space, found = self._spaces[group], list[int]()
+        while count > 0 and len(found) < most and space.resting:
+            parent, _ = space.resting.popitem(last=False)
+            vacant = int(self._vacant[parent])
+            if vacant and self._has(group, parent, vacant) and not self._live[parent]:
+                found.append(parent)
+                count -= vacant
+        fresh = max(0, min(most - len(found), -(-count // space.per_parent)))
+        found += self._stack[self._bound : self._bound + fresh].tolist()
+        return found
+
+    def _has(self, group: int, parent: int, vacant: int) -> bool:
+        return bool(self._owner[parent] == group and self._vacant[parent] == vacant)
+
+    def _spare(self, group: int, count: int, due: Sequence[int]) -> int:
+        """Parents without live pages that the group may use while ``due`` stays possible."""
+        room, mine = self.usable - self.live, 0
+        if not any(due):
+            return room
+        for number, (space, need) in enumerate(zip(self._spaces, due, strict=False)):
+            extra = count if number == group else 0
+            wanted = -(-max(0, need + extra - space.own) // space.per_parent)
+            if number == group:
+                mine = wanted
+            else:
+                room -= wanted
+        return room if mine <= room else 0
+
+    def _fill(self, group: int, parents: list[int], count: int) -> Index:
+        """Hand out ``count`` vacant pages of ``parents``, or all they have, in their order."""
+        space, chosen = self._spaces[group], np.array(parents, np.intp)
+        pages = space.pages(chosen)
+        pages = pages[space.vacant(pages)][:count]
+        self._rouse(group, chosen)
+        used = self._vacant[chosen]
+        left = int(np.add.reduce(used)) - pages.size
+        used[-1] -= left
+        self._live[chosen] += used
+        self._vacant[chosen] -= used
+        space.live += pages.size
+        space.refs[pages] = 1
+        space.list_partial(parents[-1:], [left])
+        return pages
+
+    # -- giving up -----------------------------------------------------------------------------
+
+    def _coldest_beside_live(self, space: _Space, count: int) -> Index:
+        """The ``count`` coldest evictable pages in parents with live ones, or all there are."""
+        parts: list[Index] = []
+        for lane in range(space.passed.size):
+            if len(space.heap):
+                parts.append(self._late_beside_live(space, count, (lane + 1) << LANE_BITS))
+                count -= parts[-1].size
+            while count and space.passed[lane] < space.lanes.end(lane):
+                parts.append(self._next_beside_live(space, lane, count))
+                count -= parts[-1].size
+        return join(parts)
+
+    def _late_beside_live(self, space: _Space, count: int, end: int) -> Index:
+        """Those that got a live neighbour after they were passed."""
+        found: list[int] = []
+        while len(found) < count and space.heap.lowest(end) < end:
+            page = space.heap.pop()
+            if self._live[(page - 1) // space.per_parent] and page not in found[-1:]:
+                found.append(page)
+        return np.array(found, np.intp)
+
+    def _next_beside_live(self, space: _Space, lane: int, count: int) -> Index:
+        """Those among the next few of a lane, which are passed now."""
+        pages, end = space.lanes.scan(lane, int(space.passed[lane]), 2 * count + 16)
+        found: Index = pages[self._live[space.parents(pages)] != 0]
+        space.passed[lane] = end if found.size <= count else space.lanes.stamp[found[count]]
+        return found[:count]
+
+    def _give_up_parents(self, count: int) -> None:
+        """Free the parents without live pages whose newest page is oldest, at most ``count``."""
+        parents = self._idle.pop(count)
+        if not parents.size:
+            raise IntegrityError("parents without live pages can be given up", 0, self.evictable)
+        owners = self._owner[parents]
+        for group in np.bincount(owners).nonzero()[0].tolist():
+            space = self._spaces[group]
+            pages = space.pages(parents[owners == group]).ravel()
+            self._give_up(group, pages[space.lanes.stamp[pages] != 0])
+
+    def _give_up(self, group: int, pages: Index) -> None:
+        self.on_evict(group, pages)
+        self.unpublish(pages, group)
+
+    # -- what becomes of parents ---------------------------------------------------------------
+
+    def _enliven(self, group: int, pages: Index) -> None:
+        """Evictable ``pages`` get a holder."""
+        space, parents = self._spaces[group], self._spaces[group].parents(pages)
+        space.lanes.remove(pages)
+        quiet = self._rouse(group, _once(parents))
+        space.list_partial(quiet.tolist(), self._vacant[quiet].tolist())
+        np.add.at(self._live, parents, 1)
+        space.live += pages.size
+
+    def _rouse(self, group: int, parents: Index) -> Index:
+        """``parents`` are about to have live pages; returns those that had none."""
         space = self._spaces[group]
-        for parent in space.resting:
-            return next(page for page in space.pages(parent) if space.is_vacant(page))
-        if not self._free:
-            self._give_up_parent()
-        parent = self._free.pop()
-        self._owner[parent] = group
-        self._vacant[parent] = space.per_parent
-        self._idle_count += 1
-        return space.pages(parent)[0]
+        quiet: Index = parents[self._live[parents] == 0]
+        if quiet.size:
+            space.mixed += quiet.size
+            free = quiet[self._owner[quiet] == _FREE]
+            self._owner[free] = group
+            self._vacant[free] = space.per_parent
+            self._bound += free.size
+            self._idle.remove(quiet)
+            space.expose(quiet)
+        return quiet
 
-    def _give_up_parent(self) -> None:
-        """Free the parent without live pages whose warmest page is coldest."""
-        while True:
-            stamp, parent = heappop(self._idle)
-            if not self._is_idle(parent):
-                continue
-            if self._warmth(parent) == stamp:
-                break
-            self._offer(parent)
-        group = int(self._owner[parent])
+    def _quieten(self, group: int, parents: Index, vacated: Index) -> None:
+        """A page lost its last holder for each of ``parents``, and is vacant for ``vacated``."""
         space = self._spaces[group]
-        idle = [page for page in space.pages(parent) if space.lanes.stamp[page] != 0]
-        self._give_up(group, idle)
+        np.subtract.at(self._live, parents, 1)
+        if vacated.size:
+            np.add.at(self._vacant, vacated, 1)
+        space.live -= parents.size
+        touched = _once(parents)
+        space.mixed -= touched.size - int(np.count_nonzero(self._live[touched]))
+        self._settle(group, touched)
 
-    def _give_up(self, group: int, pages: list[int]) -> None:
-        index = np.array(pages, np.intp)
-        self.on_evict(group, index)
-        self.unpublish(index, group)
-
-    def _drop(self, group: int, page: int, *, cold: bool) -> None:
-        """``page`` lost its last holder."""
-        space, parent = self._spaces[group], self._spaces[group].parent(page)
-        if space.published[page]:
-            space.lanes.add(np.array([page], np.intp), cold=cold)
-            self._count_live(group, parent, -1)
-            if self._live[parent]:
-                self._wait(space, page)
-        else:
-            self._count_live(group, parent, -1)
-            self._count_vacant(group, parent, 1)
-
-    # -- what a parent counts ------------------------------------------------------------------
-
-    def _count_live(self, group: int, parent: int, change: int) -> None:
+    def _settle(self, group: int, parents: Index) -> None:
+        """List distinct ``parents``, which lost live or evictable pages, where they belong now."""
         space = self._spaces[group]
-        self._unlist(space, parent)
-        before = int(self._live[parent])
-        self._live[parent] = before + change
-        space.live += change
-        if not before:
-            space.mixed += 1
-            self._idle_count -= 1
-            self._expose(space, parent)
-        elif before + change == 0:
-            space.mixed -= 1
-            self._idle_count += 1
-            self._offer(parent)
-        self._list(space, parent)
+        live, vacant = self._live[parents], self._vacant[parents]
+        if np.count_nonzero(live):
+            beside = live != 0
+            space.list_partial(parents[beside].tolist(), vacant[beside].tolist())
+            parents, vacant = parents[live == 0], vacant[live == 0]
+        empty = vacant == space.per_parent
+        count = np.count_nonzero(empty)
+        if count:
+            self._unbind(parents[empty])
+        if count < parents.size:
+            self._rest(space, parents[~empty], vacant[~empty])
 
-    def _count_vacant(self, group: int, parent: int, change: int) -> None:
-        space = self._spaces[group]
-        self._unlist(space, parent)
-        self._vacant[parent] += change
-        if self._vacant[parent] == space.per_parent:
-            self._owner[parent] = _FREE
-            self._idle_count -= 1
-            self._free.append(parent)
-            return
-        self._list(space, parent)
-        if not self._live[parent]:
-            self._offer(parent)
+    def _unbind(self, parents: Index) -> None:
+        """Free ``parents``, to be bound again in this order."""
+        self._idle.remove(parents)
+        self._owner[parents] = _FREE
+        self._stack[self._bound - parents.size : self._bound] = parents
+        self._bound -= parents.size
 
-    def _list(self, space: _Space, parent: int) -> None:
-        if self._live[parent] and self._vacant[parent]:
-            space.partial[self._vacant[parent]][parent] = None
-        elif self._vacant[parent]:
-            space.resting[parent] = None
-
-    def _unlist(self, space: _Space, parent: int) -> None:
-        space.partial[self._vacant[parent]].pop(parent, None)
-        space.resting.pop(parent, None)
-
-    def _expose(self, space: _Space, parent: int) -> None:
-        """A parent got its first live page: its evictable pages can now be given up singly."""
-        for page in space.pages(parent):
-            if space.lanes.stamp[page] != 0:
-                self._wait(space, page)
-
-    def _wait(self, space: _Space, page: int) -> None:
-        """An evictable page beside live ones can be given up; stale entries are swept at times."""
-        heappush(space.heap, (int(space.lanes.stamp[page]), page))
-        if len(space.heap) > 2 * space.refs.size + _SLACK:
-            idle = np.flatnonzero(space.lanes.stamp != 0).tolist()
-            space.heap = [
-                (int(space.lanes.stamp[p]), p) for p in idle if self._live[space.parent(p)]
-            ]
-            heapify(space.heap)
-
-    def _offer(self, parent: int) -> None:
-        """A parent without live pages can be given up whole."""
-        if self._is_idle(parent):
-            heappush(self._idle, (self._warmth(parent), parent))
-        if len(self._idle) > 2 * self.usable + _SLACK:
-            self._idle = [
-                (self._warmth(bound), bound) for bound in range(self.usable) if self._is_idle(bound)
-            ]
-            heapify(self._idle)
-
-    def _is_idle(self, parent: int) -> bool:
-        return bool(self._owner[parent] != _FREE and not self._live[parent])
-
-    def _warmth(self, parent: int) -> int:
-        lanes, pages = self._lanes_of(parent)
-        return int(lanes.stamp[pages.start : pages.stop].max())
-
-    def _lanes_of(self, parent: int) -> tuple[Lanes, range]:
-        space = self._spaces[int(self._owner[parent])]
-        return space.lanes, space.pages(parent)
+    def _rest(self, space: _Space, parents: Index, vacant: NDArray[np.int64]) -> None:
+        """``parents`` have evictable pages and no live one: they can be given up whole."""
+        warmth = space.warmth(parents)
+        changed = (warmth != self._idle.stamp[parents]).nonzero()[0]
+        if changed.size == parents.size:
+            self._idle.add(parents, warmth)
+        elif changed.size:
+            self._idle.add(parents[changed], warmth[changed])
+        if np.count_nonzero(vacant):
+            space.list_resting(parents[vacant != 0])
 
     def _pin_cost(self, group: int, pages: SomePages) -> tuple[int, int]:
         """(evictable pages among ``pages``, parents that get their first live page by them)."""
-        space = self._spaces[group]
-        idle = [page for page in np.asarray(pages).tolist() if not space.refs[page]]
-        parents = {space.parent(page) for page in idle}
-        return len(idle), sum(not self._live[parent] for parent in parents)
+        space, index = self._spaces[group], np.asarray(pages, np.intp)
+        idle = index[space.refs[index] == 0]
+        if not idle.size:
+            return 0, 0
+        parents = _once(space.parents(idle))
+        return idle.size, parents.size - int(np.count_nonzero(self._live[parents]))
 
     def _check_space(self, group: int, space: _Space) -> None:
         bound = np.flatnonzero(self._owner == group)
@@ -421,6 +502,31 @@ class ParentPool:
         check_equal("evictable == waiting", idle_pages.tolist(), (space.lanes.stamp != 0).tolist())
         total = int(live.sum() + idle.sum()) + int(vacant.sum())
         check_equal("live + evictable + vacant == K * bound", total, space.per_parent * bound.size)
-        listed = sorted(p for parents in space.partial for p in parents)
-        partial = bound[(self._live[bound] > 0) & (self._vacant[bound] > 0)].tolist()
-        check_equal("listed partial parents", listed, partial)
+        self._check_lists(space, bound[self._vacant[bound] > 0])
+
+    def _check_lists(self, space: _Space, parents: Index) -> None:
+        """Of parents with vacant pages none is forgotten."""
+        partial = parents[self._live[parents] > 0]
+        vacant = self._vacant[partial].tolist()
+        lost = [
+            p for p, v in zip(partial.tolist(), vacant, strict=True) if p not in space.partial[v]
+        ]
+        check_equal("partial parents that are not listed", lost, [])
+        check_equal(
+            "fullest partial parent", min(vacant, default=space.fullest) >= space.fullest, True
+        )
+        resting = parents[self._live[parents] == 0].tolist()
+        check_equal(
+            "resting parents not listed", [p for p in resting if p not in space.resting], []
+        )
+
+
+def _once(parents: Index) -> Index:
+    """``parents`` each once, ascending. O(parents x log parents)."""
+    if parents.size < 2:
+        return parents
+    ordered = np.sort(parents)
+    first = np.empty(ordered.size, np.bool_)
+    first[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from octavo.lanes import LANE_BITS, Clock, Lanes, Ring
+from octavo.lanes import LANE_BITS, Clock, Heap, Lanes, Queue, Ring
 from octavo.policies import LRU, SLRU
 
 
@@ -139,3 +139,59 @@ def test_a_ring_that_cannot_grow_changes_nothing(monkeypatch):
 
     assert 59 == len(lanes)
     assert before.tolist() == lanes.stamp.tolist()
+
+
+def test_a_lane_is_scanned_in_steps():
+    """Oldest first, from where the last scan ended, over entries whose page has left."""
+    lanes = Lanes(10, 9, LRU())
+    add(lanes, 5, 2, 7, 1)
+    remove(lanes, 2)
+    first, place = lanes.scan(1, 0, 3)
+    rest, end = lanes.scan(1, place, 3)
+
+    assert ([5, 7], [1]) == (first.tolist(), rest.tolist())
+    assert end == lanes.end(1)
+    assert 3 == len(lanes)
+    add(lanes, 2)
+    assert [2] == lanes.scan(1, end, 3)[0].tolist()
+
+
+def test_a_heap_drops_what_is_no_longer_so():
+    """Only entries whose id still has their stamp are found; old ones do not pile up."""
+    stamp = np.zeros(10, np.int64)
+    heap = Heap(stamp)
+    for time in range(1, 1_001):
+        stamp[time % 10] = 2_000 - time
+        heap.push(np.array([time % 10]), stamp[[time % 10]])
+    assert len(heap) <= 100
+    stamp[0] = 0
+
+    assert 1_001 == heap.lowest(5_000)
+    assert 9 == heap.pop()
+    assert 500 == heap.lowest(500)
+
+
+@pytest.mark.parametrize("late", [0.0, 0.3])
+def test_a_queue_against_a_dict(late):
+    """Lowest stamp first, whatever came out of order, over the lanes one after the other."""
+    chance, queue, plain = random.Random(6), Queue(50, 3), {}
+    times = iter(range(1_000, 10**6))
+    for _ in range(3_000):
+        ids = chance.sample(range(50), chance.randint(1, 8))
+        if chance.random() < 0.5:
+            lanes = [chance.choice([0, 1, 1, 2]) << LANE_BITS for _ in ids]
+            early = 999 if chance.random() < late else 0
+            stamps = [lane + next(times) - early for lane in lanes]
+            if len({*plain.values(), *stamps}) < len(plain) + len(stamps):
+                continue
+            queue.add(np.array(ids), np.array(stamps))
+            plain.update(zip(ids, stamps, strict=True))
+        elif chance.random() < 0.3:
+            queue.remove(np.array(ids))
+            plain = {number: stamp for number, stamp in plain.items() if number not in ids}
+        else:
+            expected = sorted(plain, key=plain.get)[: len(ids)]
+            assert expected == queue.pop(len(ids)).tolist()
+            plain = {number: stamp for number, stamp in plain.items() if number not in expected}
+        assert plain == {i: s for i, s in enumerate(queue.stamp.tolist()) if s}
+        assert len(queue) <= 800

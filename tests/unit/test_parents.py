@@ -1,6 +1,7 @@
 """The packed pool by itself."""
 
 import random
+import sys
 
 import pytest
 
@@ -187,3 +188,270 @@ def test_parents_against_plain_sets(per_parent, seed):
         ]
         assert sum(map(len, owners)) == len(set.union(*owners)) == parents - pool.free
         assert [len(pages) for pages in held] == [pool.live_in(g) for g in range(len(per_parent))]
+
+
+class Slow:
+    """A packed pool that is a few dicts and no other structure.
+
+    Attributes:
+        held: by group, page -> holders.
+        idle: by group, page -> (0 if cold else 1, since when).
+    """
+
+    def __init__(self, parents, per_parent):
+        self.parents, self.per_parent = parents, per_parent
+        self.held = [{} for _ in per_parent]
+        self.idle = [{} for _ in per_parent]
+        self.published = [set() for _ in per_parent]
+        self.time = 0
+
+    def pages(self, group, parent):
+        """The pages of a parent in the numbers of a group."""
+        k = self.per_parent[group]
+        return range(1 + parent * k, 1 + (parent + 1) * k)
+
+    def of(self, group, parent):
+        """(live, evictable, vacant pages) of a parent, were it the group's."""
+        pages = self.pages(group, parent)
+        live = [page for page in pages if page in self.held[group]]
+        idle = [page for page in pages if page in self.idle[group]]
+        return live, idle, [page for page in pages if page not in live and page not in idle]
+
+    def bound(self, group):
+        """The parents of a group, with what `of` says."""
+        counts = {parent: self.of(group, parent) for parent in range(self.parents)}
+        return {parent: kinds for parent, kinds in counts.items() if kinds[0] or kinds[1]}
+
+    def own(self, group):
+        """Vacant and evictable pages in parents with live ones."""
+        return sum(len(i) + len(v) for live, i, v in self.bound(group).values() if live)
+
+    def quiet(self):
+        """Parents without live pages, free ones among them."""
+        groups = range(len(self.per_parent))
+        return self.parents - sum(bool(k[0]) for g in groups for k in self.bound(g).values())
+
+    def fits(self, needs):
+        """The equation of the pool."""
+        wanted = sum(
+            -(-max(0, need - self.own(g)) // k)
+            for g, (need, k) in enumerate(zip(needs, self.per_parent, strict=True))
+        )
+        return wanted <= self.quiet()
+
+    def given_up(self, count, group):
+        """By group, the pages that taking ``count`` must give up, where nothing is promised."""
+        gone = [set() for _ in self.per_parent]
+        bound, k = self.bound(group), self.per_parent[group]
+        free = self.parents - sum(len(self.bound(g)) for g in range(len(gone)))
+        count -= sum(len(vacant) for _, _, vacant in bound.values()) + free * k
+        beside = [page for live, idle, vacant in bound.values() if live or vacant for page in idle]
+        gone[group].update(sorted(beside, key=self.idle[group].get)[: max(0, count)])
+        count -= len(gone[group])
+        whole = [
+            (max(self.idle[g][page] for page in idle), g, idle)
+            for g in range(len(gone))
+            for live, idle, vacant in self.bound(g).values()
+            if not live and not (g == group and vacant)
+        ]
+        for _, g, pages in sorted(whole)[: max(0, -(-count // k))]:
+            gone[g].update(pages)
+        return gone
+
+    def unpublish(self, pages, group):
+        """The index gave them up."""
+        self.published[group] -= set(pages)
+        for page in pages:
+            self.idle[group].pop(page, None)
+
+
+class Both:
+    """A pool and a slow one, told the same."""
+
+    def __init__(self, parents, per_parent, seed):
+        self.chance, self.per_parent = random.Random(seed), per_parent
+        self.told = [set() for _ in per_parent]
+        self.pool = ParentPool(parents, per_parent, on_evict=self.hear)
+        self.slow = Slow(parents, per_parent)
+        self.evicted = 0
+
+    def hear(self, group, pages):
+        """Of pages given up, each once."""
+        assert not self.told[group] & set(pages.tolist())
+        self.told[group].update(pages.tolist())
+        self.evicted += pages.size
+
+    def some(self, pages):
+        """A few, in any order."""
+        return self.chance.sample(sorted(pages), self.chance.randint(0, len(pages)))
+
+    def take(self, group):
+        """Some pages or OutOfPages, and those given up that had to be."""
+        count = self.chance.randint(1, 3 * self.per_parent[group] + 2)
+        needs = [count * (g == group) for g in range(len(self.per_parent))]
+        due = [self.chance.choice([0, 0, self.chance.randint(1, 4)]) for _ in self.per_parent]
+        if not self.slow.fits(needs):
+            with pytest.raises(OutOfPages):
+                self.pool.take(count, group)
+            assert not any(self.told)
+            return
+        gone, promised = self.slow.given_up(count, group), any(due)
+        promised = promised and self.slow.fits([a + b for a, b in zip(needs, due, strict=True)])
+        pages = self.pool.take(count, group, due if promised else ()).tolist()
+        assert promised or gone == self.told
+        assert count == len(set(pages) - self.slow.held[group].keys())
+        assert not set(pages) & (self.slow.idle[group].keys() - self.told[group])
+        if not any(self.told):
+            assert_fullest_first(self.slow, pages, group)
+        for g, lost in enumerate(self.told):
+            self.slow.unpublish(lost, g)
+            lost.clear()
+        self.slow.held[group].update(dict.fromkeys(pages, 1))
+        assert not promised or not any(self.pool.short(due))
+
+    def retain(self, group):
+        """Live ones and evictable ones."""
+        held, idle = self.slow.held[group], self.slow.idle[group]
+        pages = self.some(held) + self.some(idle)
+        self.pool.retain(pages, group)
+        for page in pages:
+            held[page] = held.get(page, 0) + 1
+            idle.pop(page, None)
+
+    def release(self, group):
+        """One holder less each."""
+        held, slow = self.slow.held[group], self.slow
+        pages, cold = self.some(held), self.chance.random() < 0.3
+        self.pool.release(pages, group, cold=cold, distinct=True)
+        for page in pages:
+            held[page] -= 1
+            if not held[page]:
+                del held[page]
+                if page in slow.published[group]:
+                    slow.idle[group][page] = (0 if cold else 1, slow.time)
+                    slow.time += 1
+
+    def publish(self, group):
+        """Live ones."""
+        pages = self.some(self.slow.held[group])
+        self.pool.publish(pages, group)
+        self.slow.published[group].update(pages)
+
+    def unpublish(self, group):
+        """Live ones and evictable ones."""
+        pages = self.some(self.slow.published[group])
+        self.pool.unpublish(pages, group)
+        self.slow.unpublish(pages, group)
+
+    def check(self):
+        """Both have the same, and say the same of what can be had."""
+        self.pool.check()
+        assert self.pool.free + self.pool.evictable == self.slow.quiet()
+        for group, held in enumerate(self.slow.held):
+            refs, _ = self.pool.state(group)
+            assert held == {page: n for page, n in enumerate(refs.tolist()) if n}
+            assert len(held) == self.pool.live_in(group)
+        needs = [self.chance.randint(0, 4 * k) for k in self.per_parent]
+        assert self.slow.fits(needs) == (not any(self.pool.short(needs)))
+
+
+def assert_fullest_first(slow, pages, group):
+    """Of the parents with live and vacant pages, the fullest gave theirs before any other."""
+    vacant = {p: set(kinds[2]) for p, kinds in slow.bound(group).items() if kinds[0] and kinds[2]}
+    used = {parent for parent, some in vacant.items() if some & set(pages)}
+    if set(pages) - set().union(*vacant.values()):
+        assert used == set(vacant)
+    least = min((len(vacant[parent]) for parent in vacant if parent not in used), default=99)
+    assert max((len(vacant[parent]) for parent in used), default=0) <= least
+    assert sum(not vacant[parent] <= set(pages) for parent in used) <= 1
+
+
+@pytest.mark.parametrize("per_parent", [[1], [5], [2, 3], [4, 16, 1]])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_many_pages_at_once_against_dicts(per_parent, seed):
+    """Bulk calls of random size: the equation, the order of taking, and who is given up."""
+    both = Both(12, per_parent, seed)
+    acts = [both.take, both.publish, both.release, both.retain, both.unpublish]
+    for _ in range(1_000):
+        act = both.chance.choices(acts, (8, 8, 8, 2, 1))[0]
+        act(both.chance.randrange(len(per_parent)))
+        both.check()
+
+    assert both.evicted > 100
+
+
+def test_the_coldest_parent_of_any_group():
+    """Groups are compared by when their pages were let go, however busy each of them is."""
+    told = []
+    pool = ParentPool(3, [1, 1], on_evict=lambda group, pages: told.append((group, pages.tolist())))
+    pages = [pool.take(1, group) for group in (0, 1, 0)]
+    for page, group in zip(pages, (0, 1, 0), strict=True):
+        pool.publish(page, group)
+    for _ in range(5):
+        pool.release(pages[0], 0)
+        pool.retain(pages[0], 0)
+    pool.release(pages[0], 0)
+    pool.release(pages[1], 1)
+    pool.release(pages[2], 0)
+    pool.take(2, 1)
+
+    assert [(0, [1]), (1, [2])] == told
+
+
+def test_a_page_passed_over_is_found_when_a_neighbour_comes_alive():
+    """It was idle among idle ones when colder pages were looked for."""
+    told = []
+    pool = ParentPool(3, [2], on_evict=lambda group, pages: told.extend(pages.tolist()))
+    pages = pool.take(6)
+    pool.publish(pages)
+    pool.release([1, 2, 3])
+    pool.take(1)
+    pool.retain([2])
+    pool.release([5])
+    pool.take(1)
+
+    assert [3, 1] == told
+
+
+def test_one_listing_counts_for_each_holder():
+    """A page listed twice loses two holders, and waits where it is listed first."""
+    pool = ParentPool(2, [3])
+    pages = pool.take(6)
+    pool.publish(pages)
+    pool.retain(pages[:1])
+    pool.release([4, 1, 5, 1, 6, 2, 3])
+
+    assert (0, 0, 2) == counts(pool)
+    assert [4, 5, 6] == pool.take(3).tolist()
+
+
+def calls(act):
+    """Calls, of Python or C functions, that ``act`` makes."""
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    sys.setprofile(profile)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("group", [0, 1, 2])
+def test_many_pages_cost_the_calls_of_few(group):
+    """Taking, publishing, releasing, retaining and evicting 640 pages is as many calls as of 64."""
+
+    def run(count):
+        pool = ParentPool(700, [4, 16, 1])
+        pages = pool.take(count, group)
+        pool.publish(pages, group)
+        pool.release(pages[::-1], group, distinct=True)
+        pool.retain(pages, group)
+        pool.release(pages[::-1], group, distinct=True)
+        pool.take(pool.total(group), group)
+
+    assert calls(lambda: run(640)) <= calls(lambda: run(64)) + 60
