@@ -87,6 +87,11 @@ class PagePool:
         del group
         return self.refs, self.published
 
+    def vacant(self, group: int) -> Index:
+        """Ids of ``group`` that hold nothing: neither live nor evictable. O(num_pages)."""
+        del group
+        return 1 + ((self.refs[1:] == 0) & ~self.published[1:]).nonzero()[0]
+
     def live_in(self, group: int) -> int:
         """Pages of ``group`` somebody holds. O(1)."""
         return self._live[group]

@@ -164,6 +164,13 @@ class ParentPool:
         space = self._spaces[group]
         return space.refs, space.published
 
+    def vacant(self, group: int) -> Index:
+        """Ids of ``group`` that hold nothing, in parents no other group is bound to. O(pages)."""
+        space = self._spaces[group]
+        free = (space.refs[1:] == 0) & ~space.published[1:]
+        bound = (self._owner == _FREE) | (self._owner == group)
+        return 1 + (free & bound.repeat(space.per_parent)).nonzero()[0]
+
     def live_in(self, group: int) -> int:
         """Pages of ``group`` somebody holds. O(1)."""
         return self._spaces[group].live

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from octavo.lifetimes import group_name
 from octavo.table import GroupView, Step, slot_mapping
 from octavo.testing import unowned_slots
 
@@ -77,8 +78,8 @@ def poison():
 
     def fill(engine):
         plan = engine.cache.plan
-        free, tails = unowned_slots(engine.cache)
-        for layer in range(len(plan.spec.layers)):
+        for layer, kind in plan.spec.kinds():
+            free, tails = unowned_slots(engine.cache, group_name(kind))
             for view in engine.storage.layer(layer):
                 by_token = view if plan.order == "token" else view.transpose(1, 2)
                 by_token[free] = float("nan")

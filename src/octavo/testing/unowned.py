@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-import numpy as np
-
 from octavo.cache import Cache
 
 
@@ -30,9 +28,8 @@ def unowned_slots(cache: Cache, group: str | None = None) -> Unowned:
     """
     ledger = cache._ledger
     number = _number(cache, group)
-    refs, published = ledger.pool.state(number)
-    free = np.flatnonzero((refs == 0) & ~published)
-    pages = free[free > 0].tolist()
+    _, published = ledger.pool.state(number)
+    pages = ledger.pool.vacant(number).tolist()
     ends: dict[int, int] = {}
     for sequence in cache._home if number in ledger.token_groups else ():
         column, offset = divmod(sequence.scheduled, ledger.page_size)
