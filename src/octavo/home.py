@@ -53,13 +53,13 @@ class Home:
     def clear(self, sequence: Sequence) -> None:
         """Forget what its row held; a batch cannot step until it is resumed or removed."""
         batch, rows, row = sequence._batch, sequence._rows, sequence._row
-        widths = [] if batch is None else batch.widths(row)
+        widths = [] if batch is None else batch._widths(row)
         if batch is not None:
             rows.part_from_views(len(batch))
         rows.clear(row)
         if batch is not None:
-            batch.idle.add(sequence)
-            batch.changed(row, widths)
+            batch._idle.add(sequence)
+            batch._changed(row, widths)
 
     def leave(self, sequence: Sequence) -> None:
         """It is released: its numbers stay readable, its row does not. O(columns)."""

@@ -18,19 +18,26 @@ from octavo.spec import check_int
 from octavo.table import Step
 
 Learned = NDArray[np.integer[Any]] | Items[Any] | tuple[Items[int], Items[int]] | None
-_NONE = np.empty(0, np.int32)
+NO_IDS = np.empty(0, np.int32)
 
 
-def learned_ids(tokens: Learned, rows: int) -> Ints | None:
-    """``tokens`` as int32[rows] where they are one id a row; None: another form.
+def ids_each(tokens: Learned, step: Step) -> Ints | None:
+    """``tokens`` as int32[rows] where they are one id a row, 0 where none is wanted; else None.
 
     Raises:
-        TokenError: an entry is no token id.
+        TokenError: an entry that is wanted is no token id.
+
+    Cost: O(rows).
     """
+    rows = len(step.sequences)
     if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
-        return check_tokens(tokens)
+        if np.count_nonzero(step.wants_token) == rows:
+            return check_tokens(tokens)
+        return check_tokens(np.where(step.wants_token, tokens, 0))
     if isinstance(tokens, list) and len(tokens) == rows and type(tokens[0]) is int:
-        return check_tokens(tokens)
+        wants = step.wants_token.tolist()
+        ids = [item if want else 0 for item, want in zip(tokens, wants, strict=True)]
+        return check_tokens(ids)
     return None
 
 
@@ -47,26 +54,29 @@ def read_learned(tokens: Learned, step: Step) -> list[Ints]:
     """
     rows = len(step.sequences)
     if tokens is None:
-        return [_NONE] * rows
+        return [NO_IDS] * rows
     if isinstance(tokens, tuple) and len(tokens) == 2 and not _is_id(tokens[0]):
         return _split(check_tokens(tokens[0]), tokens[1], rows)
     if not isinstance(tokens, Iterable):
         raise LengthError("tokens", tokens, 0, None, "one entry a row of the step")
-    if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
-        return _one_each(check_tokens(np.where(step.wants_token, tokens, 0)), step)
+    ids = ids_each(tokens, step)
+    if ids is not None:
+        return one_each(ids, step)
     items = list(tokens)
     if len(items) != rows:
         raise LengthError("len(tokens)", len(items), rows, rows, "one entry a row of the step")
     if all(isinstance(item, Iterable) for item in items) and items:
         return [check_tokens(item) for item in items]
-    ids = [item if want else 0 for item, want in zip(items, step.wants_token.tolist(), strict=True)]
-    return _one_each(check_tokens(np.asarray(ids) if isinstance(tokens, np.ndarray) else ids), step)
+    wants = step.wants_token.tolist()
+    wanted = [item if want else 0 for item, want in zip(items, wants, strict=True)]
+    array = np.asarray(wanted) if isinstance(tokens, np.ndarray) else wanted
+    return one_each(check_tokens(array), step)
 
 
-def _one_each(ids: Ints, step: Step) -> list[Ints]:
+def one_each(ids: Ints, step: Step) -> list[Ints]:
     """The id of each row that wants one, nothing for the others."""
     wants = step.wants_token.tolist()
-    return [ids[i : i + 1] if want else _NONE for i, want in enumerate(wants)]
+    return [ids[i : i + 1] if want else NO_IDS for i, want in enumerate(wants)]
 
 
 def read_kept(kept: Counts | None, step: Step) -> list[int]:

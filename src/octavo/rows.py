@@ -1,8 +1,8 @@
 """Rows: the numbers and page tables of sequences, as arrays with a row each.
 
 A sequence's numbers live in exactly one `Rows`: its batch's while it is in one, else the cache's
-own. That is what lets a decode step of hundreds of sequences be a few array operations. Knows
-nothing of the pool and of prefixes.
+own. That is what lets a step of hundreds of sequences be a few array operations. Knows nothing of
+the pool and of prefixes.
 """
 
 import numpy as np
@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from octavo.planning import GroupPlan
 
 Ints = NDArray[np.int32]
+NEVER = 2**62
+"""A position nobody comes to."""
 _GROWS = 16
+_COPIED = ("known", "scheduled", "computed", "limit", "floor", "stop", "special", "marks", "tail")
 
 
 class Rows:
@@ -32,8 +35,10 @@ class Rows:
         tables: by group, int32[capacity, width]: physical page of each column; 0: none is held.
         first: by group, int64[capacity]: first column behind the sinks that is held.
         floor: int64[capacity], lowest position the states reach back to.
-        tail: int32[capacity, page_size], token ids of the page that holds position ``computed``;
-            only maintained while a row decodes token by token.
+        stop: int64[capacity], next position a state should be kept at, or NEVER; only maintained
+            in a batch, and only where a row is not special.
+        tail: int32[capacity, page_size], token ids of the page that holds position ``computed``, as
+            far as they are known; only maintained in a batch.
         tip: prefix index node of each row's last full page.
         viewed: whether a step may hold a view of the tables.
     """
@@ -47,6 +52,7 @@ class Rows:
         self.computed = np.zeros(capacity, np.int64)
         self.limit = np.zeros(capacity, np.int64)
         self.floor = np.zeros(capacity, np.int64)
+        self.stop = np.full(capacity, NEVER, np.int64)
         self.special = np.zeros(capacity, np.bool_)
         self.marks = np.zeros((capacity, 2), np.int64)
         self.tables: list[Ints] = [np.zeros((capacity, w), np.int32) for w in widths]
@@ -97,20 +103,12 @@ class Rows:
         self.known[row] = self.scheduled[row] = self.computed[row] = self.limit[row] = 0
         self.floor[row] = self.tip[row] = 0
         self.marks[row] = 0
+        self.stop[row] = NEVER
         self.special[row] = False
 
     def copy(self, source: "Rows", at: int, row: int) -> None:
         """Make ``row`` equal to row ``at`` of ``source``. O(columns)."""
-        for name in (
-            "known",
-            "scheduled",
-            "computed",
-            "limit",
-            "floor",
-            "special",
-            "marks",
-            "tail",
-        ):
+        for name in _COPIED:
             getattr(self, name)[row] = getattr(source, name)[at]
         for group, table in enumerate(source.tables):
             width = table.shape[1]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import TokenError
 from octavo.identity import CrossInput, Identity
-from octavo.rows import Rows
+from octavo.rows import NEVER, Rows
 
 Ints = NDArray[np.int32]
 Tokens = Items[int] | NDArray[np.integer[Any]]
@@ -165,6 +165,11 @@ class Sequence:
         return self._identity.cross
 
     @property
+    def _cross_length(self) -> int:
+        cross = self._identity.cross
+        return 0 if cross is None else cross.length
+
+    @property
     def next_stop(self) -> int | None:
         """Where its next prefill chunk must end for a state to be kept there; None: anywhere."""
         computed = self.scheduled
@@ -175,53 +180,60 @@ class Sequence:
         """Whether the handle is stale."""
         return self._numbers is not None
 
+    def _takes_part(self, clock: int) -> bool:
+        """Whether results of the step made at ``clock`` still mean anything to it."""
+        return self._numbers is None and self._epoch <= clock
+
     def tokens(self) -> Ints:
         """A copy of the token ids known, int32[length]. O(length)."""
         return self._known().copy()
 
     def _known(self) -> Ints:
-        """The token ids known, perhaps a view. O(1), after a run of decode steps O(length)."""
+        """The token ids known, perhaps a view. O(1), after steps of a batch O(length)."""
         self._store_late()
         known = self.length
         if known == self._stored:
             return self._buffer[:known]
-        tail = self._rows.tail[self._row, : known - self._stored]
-        return np.concatenate([self._buffer[: self._stored], tail])
+        return np.concatenate([self._buffer[: self._stored], self._tail()])
+
+    def _tail(self) -> Ints:
+        """Known ids that are in the row's tail alone; pages filled before are in the buffer."""
+        rows, row, size = self._rows, self._row, self._rows.page_size
+        start = int(rows.computed[row]) // size * size
+        return rows.tail[row, self._stored - start : int(rows.known[row]) - start]
+
+    def _fill(self, end: int, page: bytes) -> None:
+        """The row's tail, with the ids of ``page``, is about to move on to ``end``. O(1)."""
+        if self._stored < end:
+            if not self._late:
+                self._stored = end - self._rows.page_size
+            self._late.append(page)
 
     def _store_late(self) -> None:
-        """Bring pages a run of decode steps filled into the buffer. O(their tokens)."""
+        """Bring pages that filled up in the tail into the buffer. O(their tokens)."""
         if self._late:
             self._store(np.frombuffer(b"".join(self._late), np.int32))
             self._late = []
 
     def _sync(self) -> None:
-        """Bring every known id into the buffer and leave the run. O(tokens not there yet)."""
+        """Bring every known id into the buffer. O(tokens not there yet)."""
         if self._numbers is None:
-            self._leave_run()
             self._store_late()
-            known = int(self._rows.known[self._row])
-            if known > self._stored:
-                self._store(self._rows.tail[self._row, : known - self._stored])
+            if self._rows.known[self._row] > self._stored:
+                self._store(self._tail())
 
-    def _sync_tail(self) -> None:
-        """Bring the ids of the page that holds position ``computed`` into the row's tail."""
-        if self._late or self._stored < self.length:
-            self._sync()
-        self._leave_run()
-        rows, size = self._rows, self._rows.page_size
-        start = int(rows.computed[self._row]) // size * size
-        ids = self._buffer[start : min(start + size, self._stored)]
-        rows.tail[self._row, : ids.size] = ids
-
-    def _stand_at_page(self, start: int) -> None:
-        """A run begins: ids from ``start``, a page's first position, are kept in the tail."""
-        self._sync()
-        self._stored = start
-
-    def _leave_run(self) -> None:
-        """Something but a decode step happens to the row: its batch's run is over."""
+    def _turn(self) -> None:
+        """Position ``computed`` is another, and every id is in the buffer: set up the tail."""
         if self._batch is not None:
-            self._batch.cursor = None
+            rows, size = self._rows, self._rows.page_size
+            start = int(rows.computed[self._row]) // size * size
+            ids = self._buffer[start : min(start + size, self._stored)]
+            rows.tail[self._row, : ids.size] = ids
+
+    def _aim(self) -> None:
+        """Position ``scheduled`` or the stops are others: note the next one. O(stops)."""
+        stop = self.next_stop if self._stops else None
+        self._rows.stop[self._row] = NEVER if stop is None else stop
 
     def _store(self, tokens: Ints) -> None:
         """Append ids to the buffer, which doubles, so that n appends cost O(n)."""

@@ -16,7 +16,7 @@ Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
 CACHED = frozenset(
-    {"__weakref__", "_buffer", "_constants", "_digests", "_late", "_listed", "_stored", "cursor"}
+    {"__weakref__", "_buffer", "_constants", "_digests", "_late", "_lengths", "_listed", "_stored"}
     | {"tail"}
 )
 """Attributes that only remember what could be computed again, or hold token ids in two ways."""
