@@ -31,7 +31,7 @@ from octavo.halting import Halter, moving
 from octavo.home import Home
 from octavo.identity import CrossInput, Extra, read_extras
 from octavo.integrity import check_cache
-from octavo.learning import Learned, ids_each, read_kept, read_learned
+from octavo.learning import Learned, ids_each, one_id, read_kept, read_learned
 from octavo.ledger import Ledger
 from octavo.marching import Marcher
 from octavo.placing import Placer
@@ -40,7 +40,7 @@ from octavo.policies import Policy
 from octavo.promises import Promises
 from octavo.reports import Fit, Pin, Stats
 from octavo.retreating import Retreat
-from octavo.rows import Rows
+from octavo.rows import Constants, Rows
 from octavo.sequences import Ints, Orphan, Sequence, Tokens
 from octavo.spec import check_int
 from octavo.stepping import Stepper
@@ -114,15 +114,14 @@ class Cache:
         self._capacity = Capacity(self._ledger, self._promises, self._admission)
         self._placer = Placer(self._ledger, self._promises, most)
         self._stepper = Stepper(self._ledger, self._promises, self._placer)
-        self._marcher = Marcher(
-            self._ledger, self._promises, self._placer, self._stepper, max_sequences
-        )
+        same = Constants(max_sequences, plan.page_size)
+        self._marcher = Marcher(self._ledger, self._promises, self._placer, self._stepper, same)
         stored = log.stored if log is not None else None
         self._retreat = Retreat(self._ledger, self._promises, publishes=prefix)
         self._committer = Committer(
             self._ledger, self._promises, self._retreat, most, stored, publishes=prefix
         )
-        self._halter = Halter(self._ledger, self._committer)
+        self._halter = Halter(self._ledger, self._committer, same)
         self._guards = Guards(self._ledger, self._promises, self._admission, self.max_length)
         self._home = Home(self._ledger, max_sequences)
         self._sequences: WeakValueDictionary[object, Sequence] = WeakValueDictionary()
@@ -462,7 +461,7 @@ class Cache:
                 self._tell()
                 return done
         rows = self._rows(step, tokens, kept)
-        later = moving(self._open[1:])
+        later = moving(self._open[1:]) if len(self._open) > 1 else ()
         for row in rows:
             self._committer.check(row, later=row.sequence in later)
         self._open.pop(0)
@@ -474,6 +473,10 @@ class Cache:
 
     def _rows(self, step: Step, tokens: Learned, kept: Counts | None) -> list[Row]:
         """The rows of ``step`` that it still means anything to, and what they are told."""
+        if kept is None and len(step.sequences) == 1:
+            ids = one_id(tokens, step)
+            if ids is not None:
+                return self._one_row(step, ids)
         learned, valid = read_learned(tokens, step), read_kept(kept, step)
         pasts, contexts, clock = step.past.tolist(), step.context.tolist(), step._clock
         return [
@@ -481,6 +484,14 @@ class Cache:
             for at, sequence in enumerate(step.sequences)
             if sequence._takes_part(clock)
         ]
+
+    @staticmethod
+    def _one_row(step: Step, ids: Ints) -> list[Row]:
+        sequence = step.sequences[0]
+        if not sequence._takes_part(step._clock):
+            return []
+        end = int(step.context[0])
+        return [Row(0, sequence, ids, int(step.past[0]), end, end)]
 
     def abort(self, step: Step) -> None:
         """Undo the newest open step: its slots are given back and nothing is learned.
@@ -658,6 +669,8 @@ class Cache:
             raise CapacityError("sequences", total, self.max_sequences, "max_sequences")
 
     def _check_oldest(self, step: Step) -> None:
+        if self._open and self._open[0] is step:
+            return
         if not any(step is other for other in self._open):
             raise StepError("this step is not open: it was committed or aborted, or is not of here")
         if self._open[0] is not step:

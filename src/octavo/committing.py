@@ -7,6 +7,7 @@ knows. Going back is in `octavo.retreating`.
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Items
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -60,18 +61,18 @@ class Filled(NamedTuple):
 
     Attributes:
         at: their numbers in the step, ascending.
+        sequences: theirs.
         rows: where they stand.
         numbers: int64[k], where in ``rows``.
         columns: int64[k], the column each filled.
-        sequences: theirs.
         keys: token bytes of each page.
     """
 
     at: list[int]
+    sequences: list[Sequence]
     rows: Rows
     numbers: NDArray[np.int64]
     columns: NDArray[np.int64]
-    sequences: list[Sequence]
     keys: list[bytes]
 
 
@@ -272,7 +273,7 @@ class Committer:
             self._retreat.reachable(sequence, row.computed)
 
     def learn_rows(
-        self, rows: list[Row], later: Collection[Sequence], filled: Filled | None = None
+        self, rows: Items[Row], later: Collection[Sequence], filled: Filled | None = None
     ) -> tuple[int, list[Repointed]]:
         """Learn and publish what checked rows computed, and what rows of a batch have filled.
 
@@ -286,19 +287,44 @@ class Committer:
         Cost: O(rows + new pages).
         """
         repointed: list[Repointed] = []
-        grown = [self._learn(row, later) for row in rows]
         published, done = 0, 0
-        for row, count in zip(rows, grown, strict=True):
+        for row, count in [(row, self._learn(row, later)) for row in rows]:
             if count > 0:
                 if filled is not None:
                     turn = bisect_left(filled.at, row.at)
-                    published += self._publish_run(filled, done, turn, later, repointed)
+                    published += self._publish_part(filled, done, turn, later, repointed)
                     done = turn
                 pairs = None if row.sequence in later else repointed
                 published += self._publish(row.sequence, count, pairs)
         if filled is not None:
-            published += self._publish_run(filled, done, len(filled.at), later, repointed)
+            published += self._publish_part(filled, done, len(filled.at), later, repointed)
         return published, repointed
+
+    def _publish_part(
+        self,
+        filled: Filled,
+        start: int,
+        stop: int,
+        later: Collection[Sequence],
+        repointed: list[Repointed],
+    ) -> int:
+        """Publish ``filled[start:stop]``; entries of rows with a later step open stay."""
+        if not later and stop - start == len(filled.at):
+            return self.publish_filled(*filled[1:], repointed)
+        published = 0
+        stays = [sequence in later for sequence in filled.sequences[start:stop]]
+        for stay, run in groupby(range(start, stop), lambda at: stays[at - start]):
+            numbers = list(run)
+            part = slice(numbers[0], numbers[-1] + 1)
+            published += self.publish_filled(
+                filled.sequences[part],
+                filled.rows,
+                filled.numbers[part],
+                filled.columns[part],
+                filled.keys[part],
+                None if stay else repointed,
+            )
+        return published
 
     def finish(
         self, step: Step, published: int, repointed: list[Repointed], sliding: Iterable[Sequence]
@@ -309,35 +335,6 @@ class Committer:
             dropped += self.slide(sequence)
         self.keep_written(step)
         return Committed(published, tuple(repointed), dropped)
-
-    def _publish_run(
-        self,
-        filled: Filled,
-        start: int,
-        stop: int,
-        later: Collection[Sequence],
-        repointed: list[Repointed],
-    ) -> int:
-        """Publish ``filled[start:stop]``, whose entries stay where a later step is open."""
-        published = 0
-        while start < stop:
-            open_ = filled.sequences[start] in later
-            end = start + 1
-            if not later:
-                end = stop
-            while end < stop and (filled.sequences[end] in later) == open_:
-                end += 1
-            part = slice(start, end)
-            published += self.publish_filled(
-                filled.sequences[part],
-                filled.rows,
-                filled.numbers[part],
-                filled.columns[part],
-                filled.keys[part],
-                None if open_ else repointed,
-            )
-            start = end
-        return published
 
     def _learn(self, row: Row, later: Collection[Sequence]) -> int:
         """Its ids are known and its positions computed; returns columns new to the index."""

@@ -14,7 +14,7 @@ from octavo.batch import Batch
 from octavo.committing import Committed, Committer, Filled, Row
 from octavo.learning import NO_IDS
 from octavo.ledger import Ledger
-from octavo.rows import Rows
+from octavo.rows import Constants, Rows
 from octavo.sequences import Ints, Sequence
 from octavo.table import Step
 
@@ -23,10 +23,16 @@ Index = NDArray[np.int64]
 
 
 class Halter:
-    """Ends the steps of the batches of one cache."""
+    """Ends the steps of the batches of one cache.
 
-    def __init__(self, ledger: Ledger, committer: Committer) -> None:
-        self._ledger, self._committer = ledger, committer
+    Args:
+        ledger: what the cache owns.
+        committer: ends the steps of single rows.
+        constants: of as many rows as a batch may have.
+    """
+
+    def __init__(self, ledger: Ledger, committer: Committer, constants: Constants) -> None:
+        self._ledger, self._committer, self._constants = ledger, committer, constants
 
     def commit(self, step: Step, ids: Ints | None, open_: Items[Step]) -> Committed:
         """All positions of ``step`` are kept; each row that wants an id learns the one of ``ids``.
@@ -41,11 +47,14 @@ class Halter:
         Cost: some array operations; O(new pages); O(1) a row that goes alone.
         """
         batch: Batch = step._batch
+        later = moving(open_) if open_ else ()
+        if ids is not None and self._are_even(step, batch):
+            filled = self._advance_each(step, batch._rows, ids)
+            return self._finish(step, batch._rows, None, [], later, filled)
         numbers, there = self._places(step, batch)
         learns = step.wants_token if ids is not None else np.zeros(numbers.size, np.bool_)
         turned = self._turned(step)
         together = self._together(step, batch._rows, numbers, learns, turned)
-        later = moving(open_)
         whole = there is None and np.count_nonzero(together) == numbers.size
         alone: list[Row] = []
         if not whole:
@@ -54,15 +63,52 @@ class Halter:
             for row in alone:
                 self._committer.check(row, later=row.sequence in later)
         filled = self._advance(step, batch._rows, numbers, together, learns, turned, ids)
+        return self._finish(step, batch._rows, (numbers, there), alone, later, filled)
+
+    def _finish(
+        self,
+        step: Step,
+        rows: Rows,
+        places: tuple[Index, Bools | None] | None,
+        alone: list[Row],
+        later: Collection[Sequence],
+        filled: Filled | None,
+    ) -> Committed:
         published, repointed = self._committer.learn_rows(alone, later, filled)
-        sliding = self._sliding(step, batch._rows, numbers, there) if self._ledger.sliding else ()
+        if not self._ledger.sliding:
+            return self._committer.finish(step, published, repointed, ())
+        numbers, there = places or (self._constants.rows[: step.counts.size], None)
+        sliding = self._sliding(step, rows, numbers, there)
         return self._committer.finish(step, published, repointed, sliding)
 
-    @staticmethod
-    def _places(step: Step, batch: Batch) -> tuple[Index, Bools | None]:
+    # -- every row learns one id ---------------------------------------------------------------
+
+    def _are_even(self, step: Step, batch: Batch) -> bool:
+        """Whether each row of the batch ran one token and learns the next one, as it may."""
+        if not step._one or batch._listed is not step.sequences:
+            return False
+        rows, n = batch._rows, step.counts.size
+        known = rows.known[:n]
+        if np.count_nonzero(step.context != known) or np.count_nonzero(known >= rows.limit[:n]):
+            return False
+        states = self._ledger.state_groups
+        return not (states and np.count_nonzero(step.context < rows.floor[:n]))
+
+    def _advance_each(self, step: Step, rows: Rows, ids: Ints) -> Filled | None:
+        same, n, offsets = self._constants, ids.size, step.context % self._ledger.page_size
+        filled = self._fill(step, rows, same.rows, (offsets == 0).nonzero()[0])
+        rows.computed[:n] = step.context
+        rows.tail.reshape(-1)[same.tails[:n] + offsets] = ids
+        known = rows.known[:n]
+        known += 1
+        return filled
+
+    # -- any rows ------------------------------------------------------------------------------
+
+    def _places(self, step: Step, batch: Batch) -> tuple[Index, Bools | None]:
         """Where each row stands now, and whether it still stands in the batch; None: all do."""
         if batch._listed is step.sequences:
-            return np.arange(len(step.sequences)), None
+            return self._constants.rows[: step.counts.size], None
         clock, sequences = step._clock, step.sequences
         found = [s._row if s._batch is batch and s._takes_part(clock) else -1 for s in sequences]
         numbers = np.array(found, np.int64)
@@ -128,11 +174,13 @@ class Halter:
         size, places = self._ledger.page_size, numbers[at]
         raw, width = rows.tail[places].tobytes(), 4 * self._ledger.page_size
         keys = [raw[start : start + width] for start in range(0, len(raw), width)]
-        ends, listed = step.context[at], at.tolist()
-        sequences = [step.sequences[number] for number in listed]
-        for sequence, end, key in zip(sequences, ends.tolist(), keys, strict=True):
-            sequence._fill(end, key)
-        return Filled(listed, rows, places, ends // size - 1, sequences, keys)
+        listed, all_ = at.tolist(), step.sequences
+        columns = step.past[at].astype(np.int64) // size
+        sequences = [all_[number] for number in listed]
+        late = rows.late
+        for row, key in zip(places.tolist(), keys, strict=True):
+            late[row].append(key)
+        return Filled(listed, sequences, rows, places, columns, keys)
 
     def _sliding(
         self, step: Step, rows: Rows, numbers: Index, there: Bools | None

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.batch import Counts
-from octavo.errors import LengthError
-from octavo.sequences import Ints, check_tokens
+from octavo.errors import LengthError, TokenError
+from octavo.sequences import MAX_TOKEN, Ints, check_tokens
 from octavo.spec import check_int
 from octavo.table import Step
 
@@ -39,6 +39,29 @@ def ids_each(tokens: Learned, step: Step) -> Ints | None:
         ids = [item if want else 0 for item, want in zip(tokens, wants, strict=True)]
         return check_tokens(ids)
     return None
+
+
+def one_id(tokens: Learned, step: Step) -> Ints | None:
+    """What `read_learned` says of a step of one row, where it is told one id or none; else None.
+
+    Raises:
+        TokenError: it is no token id.
+
+    Cost: O(1).
+    """
+    if tokens is None:
+        return NO_IDS
+    if isinstance(tokens, np.ndarray) and tokens.shape == (1,) and tokens.dtype.kind in "iu":
+        token = int(tokens[0])
+    elif type(tokens) is list and len(tokens) == 1 and type(tokens[0]) is int:
+        token = tokens[0]
+    else:
+        return None
+    if not step.wants_token[0]:
+        return NO_IDS
+    if not 0 <= token <= MAX_TOKEN:
+        raise TokenError(0, token)
+    return np.array((token,), np.int32)
 
 
 def read_learned(tokens: Learned, step: Step) -> list[Ints]:

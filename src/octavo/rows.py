@@ -17,6 +17,26 @@ _GROWS = 16
 _COPIED = ("known", "scheduled", "computed", "limit", "floor", "stop", "special", "marks", "tail")
 
 
+class Constants:
+    """Arrays that are the same for every step of one token a row; read-only.
+
+    Attributes:
+        rows: int64[capacity], their numbers.
+        tails: int64[capacity], where in all tails each row's begins.
+        ones, zeros: int32[capacity].
+        starts: int32[capacity + 1], 0, 1, 2 and so on.
+    """
+
+    def __init__(self, capacity: int, page_size: int) -> None:
+        self.rows = np.arange(capacity)
+        self.tails = self.rows * page_size
+        self.ones = np.ones(capacity, np.int32)
+        self.zeros = np.zeros(capacity, np.int32)
+        self.starts = np.arange(capacity + 1, dtype=np.int32)
+        for array in vars(self).values():
+            array.flags.writeable = False
+
+
 class Rows:
     """State of up to ``capacity`` sequences.
 
@@ -39,6 +59,7 @@ class Rows:
             in a batch, and only where a row is not special.
         tail: int32[capacity, page_size], token ids of the page that holds position ``computed``, as
             far as they are known; only maintained in a batch.
+        late: of each row, token bytes of the pages before its tail's that are in no buffer yet.
         tip: prefix index node of each row's last full page.
         viewed: whether a step may hold a view of the tables.
     """
@@ -58,6 +79,7 @@ class Rows:
         self.tables: list[Ints] = [np.zeros((capacity, w), np.int32) for w in widths]
         self.first = [np.zeros(capacity, np.int64) for _ in groups]
         self.tail = np.zeros((capacity, page_size), np.int32)
+        self.late: list[list[bytes]] = [[] for _ in range(capacity)]
         self.tip: list[int] = [0] * capacity
         self.viewed = False
 
@@ -102,6 +124,7 @@ class Rows:
             first[row] = 0
         self.known[row] = self.scheduled[row] = self.computed[row] = self.limit[row] = 0
         self.floor[row] = self.tip[row] = 0
+        self.late[row] = []
         self.marks[row] = 0
         self.stop[row] = NEVER
         self.special[row] = False
@@ -117,4 +140,4 @@ class Rows:
             self.tables[group][row, :width] = table[at]
             self.tables[group][row, width:] = 0
             self.first[group][row] = source.first[group][at]
-        self.tip[row] = source.tip[at]
+        self.tip[row], self.late[row] = source.tip[at], source.late[at].copy()

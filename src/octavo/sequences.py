@@ -19,7 +19,8 @@ from octavo.rows import NEVER, Rows
 
 Ints = NDArray[np.int32]
 Tokens = Items[int] | NDArray[np.integer[Any]]
-_MAX_TOKEN = 2**31 - 1
+MAX_TOKEN = 2**31 - 1
+"""Largest token id."""
 _SLACK = 64  # ids an answer may grow by before its buffer is moved
 
 
@@ -36,7 +37,7 @@ def check_tokens(tokens: Tokens) -> Ints:
         if array.size and np.minimum.reduce(array) < 0:
             raise _first_bad(array.tolist())
         return np.asarray(array, np.int32)
-    if array.size and (int(array.min()) < 0 or int(array.max()) > _MAX_TOKEN):
+    if array.size and (int(array.min()) < 0 or int(array.max()) > MAX_TOKEN):
         raise _first_bad(array.tolist())
     return array.astype(np.int32)
 
@@ -64,7 +65,7 @@ def _plain(index: int, item: Any) -> int:
 
 def _first_bad(items: Any) -> TokenError:
     for index, item in enumerate(items if isinstance(items, list) else [items]):
-        if type(item) is not int or not 0 <= item <= _MAX_TOKEN:
+        if type(item) is not int or not 0 <= item <= MAX_TOKEN:
             return TokenError(index, item)
     return TokenError(0, items)
 
@@ -104,7 +105,6 @@ class Sequence:
         "_epoch",
         "_fetch",
         "_identity",
-        "_late",
         "_numbers",
         "_private",
         "_promised",
@@ -124,7 +124,6 @@ class Sequence:
         self._buffer = np.empty(tokens.size + _SLACK, np.int32)
         self._buffer[: tokens.size] = tokens
         self._stored = tokens.size
-        self._late: list[bytes] = []
         self.cached = self._epoch = 0
         self.preempted = self._promised = self._private = False
         self._identity = identity
@@ -202,18 +201,16 @@ class Sequence:
         start = int(rows.computed[row]) // size * size
         return rows.tail[row, self._stored - start : int(rows.known[row]) - start]
 
-    def _fill(self, end: int, page: bytes) -> None:
-        """The row's tail, with the ids of ``page``, is about to move on to ``end``. O(1)."""
-        if self._stored < end:
-            if not self._late:
-                self._stored = end - self._rows.page_size
-            self._late.append(page)
-
     def _store_late(self) -> None:
         """Bring pages that filled up in the tail into the buffer. O(their tokens)."""
-        if self._late:
-            self._store(np.frombuffer(b"".join(self._late), np.int32))
-            self._late = []
+        rows, row, size = self._rows, self._row, self._rows.page_size
+        late = rows.late[row] if self._numbers is None else None
+        if late:
+            rows.late[row] = []
+            known = self._stored
+            self._stored = (int(rows.computed[row]) // size - len(late)) * size
+            self._store(np.frombuffer(b"".join(late), np.int32))
+            self._stored = max(known, self._stored)
 
     def _sync(self) -> None:
         """Bring every known id into the buffer. O(tokens not there yet)."""

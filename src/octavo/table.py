@@ -234,6 +234,7 @@ class Step:
     _changes: dict[str, list[Any]] | None = None
     _kept_states: "list[tuple[Sequence, int, tuple[int, ...], int]]" = field(default_factory=list)
     _batch: Any = None
+    _one: bool = False
     _clock: int = 0
 
     @property

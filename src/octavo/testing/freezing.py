@@ -16,8 +16,8 @@ Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
 CACHED = frozenset(
-    {"__weakref__", "_buffer", "_constants", "_digests", "_late", "_lengths", "_listed", "_stored"}
-    | {"tail"}
+    {"__weakref__", "_buffer", "_constants", "_digests", "_lengths", "_listed", "_stored"}
+    | {"late", "tail"}
 )
 """Attributes that only remember what could be computed again, or hold token ids in two ways."""
 
