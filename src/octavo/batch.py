@@ -51,6 +51,7 @@ class Batch:
         self._sequences: list[Sequence] = []
         self._listed: tuple[Sequence, ...] | None = None
         self._lengths: NDArray[np.int32] | None = None
+        self._stride: Any = None
         self._changes: list[list[Change]] = [[] for _ in names]
 
     def __len__(self) -> int:
@@ -151,7 +152,7 @@ class Batch:
         Args:
             before: columns the row had in each group until now; None: none.
         """
-        self._listed = self._lengths = None
+        self._listed = self._lengths = self._stride = None
         for group, now in enumerate(self._widths(row)):
             width = max(now, before[group] if before else 0)
             columns = np.arange(width)

@@ -44,6 +44,7 @@ from octavo.rows import Constants, Rows
 from octavo.sequences import Ints, Orphan, Sequence, Tokens
 from octavo.spec import check_int
 from octavo.stepping import Stepper
+from octavo.striding import Strider
 from octavo.table import Step
 
 Request = tuple[Sequence | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]
@@ -115,7 +116,10 @@ class Cache:
         self._placer = Placer(self._ledger, self._promises, most)
         self._stepper = Stepper(self._ledger, self._promises, self._placer)
         same = Constants(max_sequences, plan.page_size)
-        self._marcher = Marcher(self._ledger, self._promises, self._placer, self._stepper, same)
+        strider = Strider(self._ledger, self._promises, same)
+        self._marcher = Marcher(
+            self._ledger, self._promises, self._placer, self._stepper, strider, same
+        )
         stored = log.stored if log is not None else None
         self._retreat = Retreat(self._ledger, self._promises, publishes=prefix)
         self._committer = Committer(
@@ -296,6 +300,8 @@ class Cache:
         sequence = self._home.make(self, ids, bound, name, identity)
         sequence._epoch = self._clock
         sequence._promised, sequence._private = guarantee, private
+        if private:
+            sequence._rows.apart[sequence._row] = True
         self._admission.pin(sequence, pinned)
         sequence.cached = sequence.computed
         self._sequences[name] = sequence
@@ -576,6 +582,7 @@ class Cache:
         self._check_room(n)
         self._guards.fork(sequence, n)
         sequence._sync()
+        sequence._leave_stride()
         children = [self._fork_one(sequence) for _ in range(n)]
         self._tell()
         return children
@@ -594,11 +601,11 @@ class Cache:
             raise StepError(f"sequence {sequence.id!r} is preempted already")
         sequence._sync()
         rows, row = sequence._rows, sequence._row
-        known, limit = sequence.length, sequence.limit
+        known, limit, apart = sequence.length, sequence.limit, rows.apart[row]
         self._let_go(rows, row, sequence._fetch)
         sequence._fetch, sequence._stops = [], set()
         self._home.clear(sequence)
-        rows.known[row], rows.limit[row] = known, limit
+        rows.known[row], rows.limit[row], rows.apart[row] = known, limit, apart
         sequence.preempted = True
         self._clock += 1
         sequence._epoch = self._clock

@@ -223,7 +223,7 @@ class Committer:
         """
         if not self.publishes:
             return 0
-        if [s for s in sequences if s._private or s._identity.media]:
+        if np.count_nonzero(rows.apart[numbers]):
             return sum([self.publish_last(s, repointed) for s in sequences])
         tips, listed = rows.tip, numbers.tolist()
         nodes, known = self._ledger.index.advance([tips[row] for row in listed], keys)

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.batch import Batch
-from octavo.committing import Committed, Committer, Filled, Row
+from octavo.committing import Committed, Committer, Filled, Repointed, Row
 from octavo.learning import NO_IDS
 from octavo.ledger import Ledger
 from octavo.rows import Constants, Rows
 from octavo.sequences import Ints, Sequence
+from octavo.striding import Stride
 from octavo.table import Step
 
 Bools = NDArray[np.bool_]
@@ -48,8 +49,10 @@ class Halter:
         """
         batch: Batch = step._batch
         later = moving(open_) if open_ else ()
-        if ids is not None and self._are_even(step, batch):
-            filled = self._advance_each(step, batch._rows, ids)
+        stride, batch._stride = batch._stride, None
+        if ids is not None and stride is not None and stride.step is step and stride.room:
+            filled = self._advance_stride(stride, step, batch._rows, ids)
+            batch._stride = stride
             return self._finish(step, batch._rows, None, [], later, filled)
         numbers, there = self._places(step, batch)
         learns = step.wants_token if ids is not None else np.zeros(numbers.size, np.bool_)
@@ -74,7 +77,13 @@ class Halter:
         later: Collection[Sequence],
         filled: Filled | None,
     ) -> Committed:
-        published, repointed = self._committer.learn_rows(alone, later, filled)
+        repointed: list[Repointed] = []
+        if alone or later:
+            published, repointed = self._committer.learn_rows(alone, later, filled)
+        elif filled is not None:
+            published = self._committer.publish_filled(*filled[1:], repointed)
+        else:
+            published = 0
         if not self._ledger.sliding:
             return self._committer.finish(step, published, repointed, ())
         numbers, there = places or (self._constants.rows[: step.counts.size], None)
@@ -83,24 +92,16 @@ class Halter:
 
     # -- every row learns one id ---------------------------------------------------------------
 
-    def _are_even(self, step: Step, batch: Batch) -> bool:
-        """Whether each row of the batch ran one token and learns the next one, as it may."""
-        if not step._one or batch._listed is not step.sequences:
-            return False
-        rows, n = batch._rows, step.counts.size
-        known = rows.known[:n]
-        if np.count_nonzero(step.context != known) or np.count_nonzero(known >= rows.limit[:n]):
-            return False
-        states = self._ledger.state_groups
-        return not (states and np.count_nonzero(step.context < rows.floor[:n]))
-
-    def _advance_each(self, step: Step, rows: Rows, ids: Ints) -> Filled | None:
-        same, n, offsets = self._constants, ids.size, step.context % self._ledger.page_size
-        filled = self._fill(step, rows, same.rows, (offsets == 0).nonzero()[0])
-        rows.computed[:n] = step.context
-        rows.tail.reshape(-1)[same.tails[:n] + offsets] = ids
-        known = rows.known[:n]
+    def _advance_stride(self, stride: Stride, step: Step, rows: Rows, ids: Ints) -> Filled | None:
+        """Each row computed the one token it knew more, and learns another one."""
+        n, full = ids.size, self._ledger.page_size - 1
+        turning = (stride.offsets == full).nonzero()[0]
+        filled = self._fill(step, rows, self._constants.rows, turning)
+        stride.end(ids, turning)
+        computed, known = rows.computed[:n], rows.known[:n]
+        computed += 1
         known += 1
+        rows.tail.reshape(-1)[self._constants.tails[:n] + stride.offsets] = ids
         return filled
 
     # -- any rows ------------------------------------------------------------------------------
@@ -175,11 +176,10 @@ class Halter:
         raw, width = rows.tail[places].tobytes(), 4 * self._ledger.page_size
         keys = [raw[start : start + width] for start in range(0, len(raw), width)]
         listed, all_ = at.tolist(), step.sequences
-        columns = step.past[at].astype(np.int64) // size
+        columns = rows.computed[places] // size
         sequences = [all_[number] for number in listed]
-        late = rows.late
         for row, key in zip(places.tolist(), keys, strict=True):
-            late[row].append(key)
+            rows.late[row].append(key)
         return Filled(listed, sequences, rows, places, columns, keys)
 
     def _sliding(

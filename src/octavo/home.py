@@ -33,6 +33,7 @@ class Home:
         row = self._free.pop()
         sequence = Sequence(cache, id, self.rows, row, ids, identity)
         self.rows.known[row], self.rows.limit[row] = ids.size, limit
+        self.rows.apart[row] = bool(identity.media)
         return sequence
 
     def receive(self, sequence: Sequence) -> None:

@@ -31,7 +31,7 @@ def ids_each(tokens: Learned, step: Step) -> Ints | None:
     """
     rows = len(step.sequences)
     if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
-        if np.count_nonzero(step.wants_token) == rows:
+        if np.logical_and.reduce(step.wants_token):
             return check_tokens(tokens)
         return check_tokens(np.where(step.wants_token, tokens, 0))
     if isinstance(tokens, list) and len(tokens) == rows and type(tokens[0]) is int:

@@ -17,6 +17,7 @@ from octavo.promises import Promises, copied_pages, total_needs
 from octavo.rows import Constants
 from octavo.sequences import Ints, Sequence
 from octavo.stepping import Stepper, Waiting, known_ids
+from octavo.striding import Strider
 from octavo.table import CrossView, GroupView, Step, View, state_view
 
 Int64s = NDArray[np.int64]
@@ -69,6 +70,7 @@ class Marcher:
         promises: what it owes.
         placer: places pages of single rows.
         stepper: says how far a row may come.
+        strider: makes the steps that follow on their like.
         constants: of as many rows as a batch may have.
     """
 
@@ -78,10 +80,11 @@ class Marcher:
         promises: Promises,
         placer: Placer,
         stepper: Stepper,
+        strider: Strider,
         constants: Constants,
     ) -> None:
         self._ledger, self._promises = ledger, promises
-        self._placer, self._stepper = placer, stepper
+        self._placer, self._stepper, self._strider = placer, stepper, strider
         self._constants = constants
         groups = range(len(ledger.groups))
         self._has_tokens = [int(group in ledger.token_groups) for group in groups]
@@ -99,6 +102,10 @@ class Marcher:
 
         Cost: some array operations; O(1) a row that needs more than pages; O(new tokens).
         """
+        if batch._stride is not None and type(counts) is int and counts == 1 and not ahead:
+            step = None if self._placer.pending else self._strider.extend(batch)
+            if step is not None:
+                return step
         move = self._move(batch, counts, ahead, waiting)
         tokens = self._one_each(move) if move.one else self._tokens(move)
         new = self._new_columns(move, tokens)
@@ -114,6 +121,9 @@ class Marcher:
         batch._rows.scheduled[: len(batch)] = move.ends
         for sequence in stopping:
             sequence._aim()
+        batch._stride = None
+        if move.one:
+            self._strider.begin(batch, step, tokens.offsets, width)
         return step
 
     # -- what is asked and needed --------------------------------------------------------------

@@ -14,7 +14,8 @@ Ints = NDArray[np.int32]
 NEVER = 2**62
 """A position nobody comes to."""
 _GROWS = 16
-_COPIED = ("known", "scheduled", "computed", "limit", "floor", "stop", "special", "marks", "tail")
+_NUMBERS = ("known", "scheduled", "computed", "limit", "floor", "stop")
+_COPIED = (*_NUMBERS, "special", "apart", "marks", "tail")
 
 
 class Constants:
@@ -24,6 +25,7 @@ class Constants:
         rows: int64[capacity], their numbers.
         tails: int64[capacity], where in all tails each row's begins.
         ones, zeros: int32[capacity].
+        yes: bool[capacity], all True.
         starts: int32[capacity + 1], 0, 1, 2 and so on.
     """
 
@@ -32,6 +34,7 @@ class Constants:
         self.tails = self.rows * page_size
         self.ones = np.ones(capacity, np.int32)
         self.zeros = np.zeros(capacity, np.int32)
+        self.yes = np.ones(capacity, np.bool_)
         self.starts = np.arange(capacity + 1, dtype=np.int32)
         for array in vars(self).values():
             array.flags.writeable = False
@@ -50,6 +53,7 @@ class Rows:
         known, scheduled, computed, limit: int64[capacity], positions.
         special: bool[capacity], rows whose next step needs more than new pages: a page to copy, a
             state to take or fetch, a cross input to place.
+        apart: bool[capacity], rows whose pages stand for more than tokens, or are not published.
         marks: int64[capacity, 2], boundaries in columns where other prompts are likely to branch
             off: the end of the prompt, and where it left a known chain.
         tables: by group, int32[capacity, width]: physical page of each column; 0: none is held.
@@ -75,6 +79,7 @@ class Rows:
         self.floor = np.zeros(capacity, np.int64)
         self.stop = np.full(capacity, NEVER, np.int64)
         self.special = np.zeros(capacity, np.bool_)
+        self.apart = np.zeros(capacity, np.bool_)
         self.marks = np.zeros((capacity, 2), np.int64)
         self.tables: list[Ints] = [np.zeros((capacity, w), np.int32) for w in widths]
         self.first = [np.zeros(capacity, np.int64) for _ in groups]
@@ -127,7 +132,7 @@ class Rows:
         self.late[row] = []
         self.marks[row] = 0
         self.stop[row] = NEVER
-        self.special[row] = False
+        self.special[row] = self.apart[row] = False
 
     def copy(self, source: "Rows", at: int, row: int) -> None:
         """Make ``row`` equal to row ``at`` of ``source``. O(columns)."""

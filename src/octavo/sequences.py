@@ -34,7 +34,7 @@ def check_tokens(tokens: Tokens) -> Ints:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise _first_bad(array.tolist())
     if array.dtype == np.int32:
-        if array.size and np.minimum.reduce(array) < 0:
+        if np.count_nonzero(array < 0):
             raise _first_bad(array.tolist())
         return np.asarray(array, np.int32)
     if array.size and (int(array.min()) < 0 or int(array.max()) > MAX_TOKEN):
@@ -219,9 +219,15 @@ class Sequence:
             if self._rows.known[self._row] > self._stored:
                 self._store(self._tail())
 
+    def _leave_stride(self) -> None:
+        """Something but a step of its batch happens to the row."""
+        if self._batch is not None:
+            self._batch._stride = None
+
     def _turn(self) -> None:
         """Position ``computed`` is another, and every id is in the buffer: set up the tail."""
         if self._batch is not None:
+            self._batch._stride = None
             rows, size = self._rows, self._rows.page_size
             start = int(rows.computed[self._row]) // size * size
             ids = self._buffer[start : min(start + size, self._stored)]
@@ -229,6 +235,7 @@ class Sequence:
 
     def _aim(self) -> None:
         """Position ``scheduled`` or the stops are others: note the next one. O(stops)."""
+        self._leave_stride()
         stop = self.next_stop if self._stops else None
         self._rows.stop[self._row] = NEVER if stop is None else stop
 

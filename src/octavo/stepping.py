@@ -68,6 +68,7 @@ class Stepper:
         step = self._make_one(sequence, start, end)
         step.fresh = fresh
         rows.scheduled[row] = end
+        sequence._leave_stride()
         return step
 
     def _make_one(self, sequence: Sequence, start: int, end: int) -> Step:
@@ -130,6 +131,7 @@ class Stepper:
         """Its positions have slots from here on."""
         rows, row = sequence._rows, sequence._row
         rows.scheduled[row] = end
+        sequence._leave_stride()
         if self._ledger.state_groups:  # states of lengths below are overwritten by this step
             rows.floor[row] = max(int(rows.floor[row]), end - self._ledger.rollback)
             sequence._aim()

@@ -17,7 +17,7 @@ _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
 CACHED = frozenset(
     {"__weakref__", "_buffer", "_constants", "_digests", "_lengths", "_listed", "_stored"}
-    | {"late", "tail"}
+    | {"_stride", "late", "tail"}
 )
 """Attributes that only remember what could be computed again, or hold token ids in two ways."""
 
