@@ -402,7 +402,8 @@ class Cache:
             OutOfPages: too few pages; nothing is changed, nothing evicted.
             UnknownSequence, StaleSequence, DuplicateSequence: a row cannot take part.
 
-        Cost: a batch that decodes: a few array operations; else O(rows + new tokens + columns).
+        Cost: a batch: some array operations, O(1) a row that needs more than new pages and O(new
+            tokens); sequences: O(rows + new tokens + columns).
         """
         if self._orphans:
             self._reap()
@@ -456,7 +457,8 @@ class Cache:
             TokenError, LengthError: tokens or kept malformed, or more positions kept than ids
                 known. CapacityError: a row would pass its limit.
 
-        Cost: a batch that decodes: a few array operations; else O(rows + new tokens).
+        Cost: a batch told one id a row or none: some array operations, O(new pages), O(1) a row
+            that fills pages of a prompt; else O(rows + new tokens).
         """
         self._check_oldest(step)
         if kept is None and step._batch is not None:

@@ -48,12 +48,11 @@ class Halter:
         Cost: some array operations; O(new pages); O(1) a row that goes alone.
         """
         batch: Batch = step._batch
-        later = moving(open_) if open_ else ()
         stride, batch._stride = batch._stride, None
-        if ids is not None and stride is not None and stride.step is step and stride.room:
-            filled = self._advance_stride(stride, step, batch._rows, ids)
+        if ids is not None and stride is not None and stride.steps[:1] == [step] and stride.room:
             batch._stride = stride
-            return self._finish(step, batch._rows, None, [], later, filled)
+            return self._commit_stride(stride, step, ids, open_)
+        later = moving(open_) if open_ else ()
         numbers, there = self._places(step, batch)
         learns = step.wants_token if ids is not None else np.zeros(numbers.size, np.bool_)
         turned = self._turned(step)
@@ -66,42 +65,38 @@ class Halter:
             for row in alone:
                 self._committer.check(row, later=row.sequence in later)
         filled = self._advance(step, batch._rows, numbers, together, learns, turned, ids)
-        return self._finish(step, batch._rows, (numbers, there), alone, later, filled)
-
-    def _finish(
-        self,
-        step: Step,
-        rows: Rows,
-        places: tuple[Index, Bools | None] | None,
-        alone: list[Row],
-        later: Collection[Sequence],
-        filled: Filled | None,
-    ) -> Committed:
-        repointed: list[Repointed] = []
-        if alone or later:
-            published, repointed = self._committer.learn_rows(alone, later, filled)
-        elif filled is not None:
-            published = self._committer.publish_filled(*filled[1:], repointed)
-        else:
-            published = 0
-        if not self._ledger.sliding:
-            return self._committer.finish(step, published, repointed, ())
-        numbers, there = places or (self._constants.rows[: step.counts.size], None)
-        sliding = self._sliding(step, rows, numbers, there)
+        published, repointed = self._committer.learn_rows(alone, later, filled)
+        sliding = self._sliding(step, batch._rows, numbers, there) if self._ledger.sliding else ()
         return self._committer.finish(step, published, repointed, sliding)
 
     # -- every row learns one id ---------------------------------------------------------------
 
-    def _advance_stride(self, stride: Stride, step: Step, rows: Rows, ids: Ints) -> Filled | None:
+    def _commit_stride(
+        self, stride: Stride, step: Step, ids: Ints, open_: Items[Step]
+    ) -> Committed:
+        rows, published, repointed = step._batch._rows, 0, list[Repointed]()
+        filled = self._advance_stride(stride, rows, ids)
+        if filled is not None and open_ and not stride.steps:
+            published, repointed = self._committer.learn_rows((), moving(open_), filled)
+        elif filled is not None:  # entries stay where every row has a later step open
+            pairs = None if stride.steps else repointed
+            published = self._committer.publish_filled(*filled[1:], pairs)
+        sliding: Collection[Sequence] = ()
+        if self._ledger.sliding:
+            sliding = self._sliding(step, rows, self._constants.rows[: ids.size], None)
+        return self._committer.finish(step, published, repointed, sliding)
+
+    def _advance_stride(self, stride: Stride, rows: Rows, ids: Ints) -> Filled | None:
         """Each row computed the one token it knew more, and learns another one."""
-        n, full = ids.size, self._ledger.page_size - 1
-        turning = (stride.offsets == full).nonzero()[0]
-        filled = self._fill(step, rows, self._constants.rows, turning)
-        stride.end(ids, turning)
+        n, size = ids.size, self._ledger.page_size
+        full, filled = stride.filling(size), None
+        if full.listed:
+            filled = self._fill(rows, full.listed, full.sequences, full.rows)
+        stride.end(ids, full, size)
         computed, known = rows.computed[:n], rows.known[:n]
         computed += 1
         known += 1
-        rows.tail.reshape(-1)[self._constants.tails[:n] + stride.offsets] = ids
+        rows.tail.reshape(-1)[stride.tails] = ids
         return filled
 
     # -- any rows ------------------------------------------------------------------------------
@@ -160,27 +155,25 @@ class Halter:
     ) -> Filled | None:
         """Count what rows together computed and learned; the pages they filled, if any."""
         moved, learning = together & (step.counts > 0), together & learns
-        filled = self._fill(step, rows, numbers, (moved & turned).nonzero()[0])
+        at, filled = (moved & turned).nonzero()[0], None
+        if at.size:
+            sequences = [step.sequences[row] for row in at.tolist()]
+            filled = self._fill(rows, at.tolist(), sequences, numbers[at])
         rows.computed[numbers[moved]] = step.context[moved]
         if ids is not None:
-            places = numbers[learning]
-            rows.tail[places, step.context[learning] % self._ledger.page_size] = ids[learning]
+            places, size = numbers[learning], self._ledger.page_size
+            rows.tail.reshape(-1)[places * size + step.context[learning] % size] = ids[learning]
             rows.known[places] += 1
         return filled
 
-    def _fill(self, step: Step, rows: Rows, numbers: Index, at: NDArray[np.intp]) -> Filled | None:
+    def _fill(self, rows: Rows, at: list[int], sequences: list[Sequence], places: Index) -> Filled:
         """Keep the ids of pages that are full, before the tails move on."""
-        if not at.size:
-            return None
-        size, places = self._ledger.page_size, numbers[at]
-        raw, width = rows.tail[places].tobytes(), 4 * self._ledger.page_size
+        size = self._ledger.page_size
+        raw, width = rows.tail[places].tobytes(), 4 * size
         keys = [raw[start : start + width] for start in range(0, len(raw), width)]
-        listed, all_ = at.tolist(), step.sequences
-        columns = rows.computed[places] // size
-        sequences = [all_[number] for number in listed]
         for row, key in zip(places.tolist(), keys, strict=True):
             rows.late[row].append(key)
-        return Filled(listed, sequences, rows, places, columns, keys)
+        return Filled(at, sequences, rows, places, rows.computed[places] // size, keys)
 
     def _sliding(
         self, step: Step, rows: Rows, numbers: Index, there: Bools | None

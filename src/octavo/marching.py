@@ -102,8 +102,8 @@ class Marcher:
 
         Cost: some array operations; O(1) a row that needs more than pages; O(new tokens).
         """
-        if batch._stride is not None and type(counts) is int and counts == 1 and not ahead:
-            step = None if self._placer.pending else self._strider.extend(batch)
+        if batch._stride is not None and type(counts) is int and counts == 1:
+            step = None if self._placer.pending else self._strider.extend(batch, ahead)
             if step is not None:
                 return step
         move = self._move(batch, counts, ahead, waiting)
@@ -289,16 +289,18 @@ class Marcher:
 
     def _tokens(self, move: Move) -> Tokens:
         starts, ends, size = move.starts, move.ends, self._ledger.page_size
-        n, counts = starts.size, ends - starts
+        n, counts = starts.size, (ends - starts).astype(np.int32)
         query_start = np.zeros(n + 1, np.int32)
-        counts.cumsum(out=query_start[1:])
-        last = np.where(counts > 0, query_start[1:] - 1, np.int32(-1))
+        np.add.accumulate(counts, out=query_start[1:])
+        last = query_start[1:] - 1
+        if np.count_nonzero(counts) < n:
+            last[counts == 0] = -1
         rows = np.repeat(self._constants.rows[:n], counts)
         at = np.arange(rows.size)
         at += (starts - query_start[:-1])[rows]
         positions = at.astype(np.int32)
         return Tokens(
-            counts.astype(np.int32),
+            counts,
             query_start,
             last,
             starts.astype(np.int32),
