@@ -90,7 +90,7 @@ class Strider:
         """Remember ``step``, of one token a row, where its like may follow. O(rows)."""
         rows, n = batch._rows, offsets.size
         lagging = np.count_nonzero(step.past != rows.computed[:n])
-        if not lagging and np.logical_and.reduce(step.wants_token):
+        if not lagging and not np.count_nonzero(step.context != rows.known[:n]):
             room = int(np.minimum.reduce(rows.limit[:n] - rows.known[:n]))
             names = self._ledger.names
             slots = {g: step.group(names[g]).slots.copy() for g in self._ledger.token_groups}
