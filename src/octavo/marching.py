@@ -18,7 +18,7 @@ from octavo.rows import Constants
 from octavo.sequences import Ints, Sequence
 from octavo.stepping import Stepper, Waiting, known_ids
 from octavo.striding import Strider
-from octavo.table import CrossView, GroupView, Step, View, state_view
+from octavo.table import GroupView, Step, View, cross_view, state_view
 
 Int64s = NDArray[np.int64]
 Index = NDArray[np.intp]
@@ -329,7 +329,6 @@ class Marcher:
             wants_token=wants if move.one else wants & (move.ends > move.starts),
             groups=self._views(batch, move, tokens, width, crosses),
             _batch=batch,
-            _one=move.one,
         )
 
     def _ids(self, batch: Batch, move: Move, tokens: Tokens) -> Ints:
@@ -375,19 +374,15 @@ class Marcher:
                 units, parts = ledger.rollback + 1, ledger.groups[group].parts
                 views[name] = state_view(table[:n], units, parts, move.starts, move.ends)
             elif group in ledger.cross_groups:
-                views[name] = self._cross(batch, table[:n], crosses)
+                fresh = [sequence._row for sequence in crosses]
+                lengths = batch._cross_lengths()
+                views[name] = cross_view(table[:n], ledger.page_size, lengths, fresh)
             else:
                 slots = table.take(tokens.rows * table.shape[1] + tokens.columns)
                 slots *= ledger.page_size
                 slots += tokens.offsets
                 views[name] = GroupView(slots, table[:n, :width], self._constants.zeros[:n])
         return views
-
-    def _cross(self, batch: Batch, table: Ints, crosses: list[Sequence]) -> CrossView:
-        lengths, fresh = batch._cross_lengths(), np.zeros(len(batch), np.bool_)
-        fresh[[sequence._row for sequence in crosses]] = True
-        width = self._ledger.columns(int(lengths.max()))
-        return CrossView(table[:, :width], lengths, fresh)
 
 
 def _ends(batch: Batch, move: Move, mask: NDArray[np.bool_]) -> Ends:

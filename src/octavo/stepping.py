@@ -16,7 +16,7 @@ from octavo.ledger import Ledger
 from octavo.placing import Placer
 from octavo.promises import Promises, total_needs
 from octavo.sequences import Ints, Sequence
-from octavo.table import CrossView, GroupView, Step, View, slot_mapping, state_view
+from octavo.table import GroupView, Step, View, cross_view, slot_mapping, state_view
 
 Waiting = Callable[[], dict[Sequence, int]]
 """Tokens each sequence will learn from steps that are still open."""
@@ -213,10 +213,9 @@ class Stepper:
             units = ledger.rollback + 1
             return state_view(np.stack(tables), units, ledger.groups[group].parts, past, ends)
         if group in ledger.cross_groups:
-            fresh = np.array([s in fresh_cross for s, _, _ in spans])
+            fresh = [at for at, (s, _, _) in enumerate(spans) if s in fresh_cross]
             lengths = np.array([s._cross_length for s, _, _ in spans], np.int32)
-            width = ledger.columns(int(lengths.max()))
-            return CrossView(self._padded(tables)[:, :width], lengths, fresh)
+            return cross_view(self._padded(tables), ledger.page_size, lengths, fresh)
         size = ledger.page_size
         slots = [slot_mapping(t, size, a, b) for t, (_, a, b) in zip(tables, spans, strict=True)]
         table = self._padded([t[:columns] for t in tables], columns)

@@ -14,7 +14,7 @@ from octavo.ledger import Ledger
 from octavo.promises import Promises
 from octavo.rows import Constants
 from octavo.sequences import Ints, Sequence
-from octavo.table import GroupView, Step, View
+from octavo.table import GroupView, Step, View, cross_view, state_view
 
 
 class Bucket(NamedTuple):
@@ -39,7 +39,12 @@ class Stride:
     """
 
     def __init__(
-        self, step: Step, tails: NDArray[np.int64], slots: list[Ints], width: int, room: int
+        self,
+        step: Step,
+        tails: NDArray[np.int64],
+        slots: dict[int, Ints],
+        width: int,
+        room: int,
     ) -> None:
         self.steps, self.room, self.width = [step], room, width
         self.past, self.tails, self.slots = step.past.copy(), tails, slots
@@ -74,19 +79,21 @@ class Stride:
 
 
 class Strider:
-    """Makes the steps of batches that decode on, in plans whose groups all keep tokens."""
+    """Makes the steps of batches that decode on."""
 
     def __init__(self, ledger: Ledger, promises: Promises, constants: Constants) -> None:
         self._ledger, self._promises, self._constants = ledger, promises, constants
-        self._may = len(ledger.token_groups) == len(ledger.groups)
+        groups = range(len(ledger.groups))
+        self._has_tokens = [int(group in ledger.token_groups) for group in groups]
 
     def begin(self, batch: Batch, step: Step, offsets: Ints, width: int) -> None:
         """Remember ``step``, of one token a row, where its like may follow. O(rows)."""
         rows, n = batch._rows, offsets.size
         lagging = np.count_nonzero(step.past != rows.computed[:n])
-        if self._may and not lagging and np.logical_and.reduce(step.wants_token):
+        if not lagging and not np.count_nonzero(step.context != rows.known[:n]):
             room = int(np.minimum.reduce(rows.limit[:n] - rows.known[:n]))
-            slots = [step.group(name).slots.copy() for name in self._ledger.names]
+            names = self._ledger.names
+            slots = {g: step.group(names[g]).slots.copy() for g in self._ledger.token_groups}
             tails = self._constants.tails[:n] + offsets
             batch._stride = Stride(step, tails, slots, width, room)
 
@@ -100,6 +107,8 @@ class Strider:
         lead = len(stride.steps)
         if lead > ahead or lead >= stride.room + (ahead == 0) or self._promises.sequences:
             return None
+        if self._ledger.state_groups and (lead or self._is_stopping(batch, stride)):
+            return None
         turning = stride.bucket(-1 - stride.extended, self._ledger.page_size)
         fresh = self._turn(batch, stride, turning.rows) if turning.listed else {}
         n = stride.past.size
@@ -110,12 +119,21 @@ class Strider:
         stride.steps.append(step)
         scheduled = batch._rows.scheduled[:n]
         scheduled += 1
+        if self._ledger.state_groups:  # states of lengths below are overwritten by this step
+            floor = batch._rows.floor[:n]
+            np.maximum(floor, scheduled - self._ledger.rollback, out=floor)
         return step
+
+    @staticmethod
+    def _is_stopping(batch: Batch, stride: Stride) -> bool:
+        """Whether a state may have to be kept after the next step."""
+        rows, n = batch._rows, stride.past.size
+        return bool(np.count_nonzero(rows.stop[:n] <= rows.scheduled[:n] + 1))
 
     def _turn(self, batch: Batch, stride: Stride, turning: NDArray[np.intp]) -> dict[str, Ints]:
         """A new page in every group for each row that begins one."""
         ledger, rows, size = self._ledger, batch._rows, self._ledger.page_size
-        needs = [turning.size] * len(ledger.groups)
+        needs = [turning.size * times for times in self._has_tokens]
         if sum(needs) > ledger.pool.free:
             ledger.require(needs, None)
         taken, fresh = ledger.take_all(needs, None), {}
@@ -130,15 +148,25 @@ class Strider:
             fresh[ledger.names[group]] = pages
         return fresh
 
+    def _view(self, batch: Batch, stride: Stride, group: int, ones: Ints) -> View:
+        ledger, n = self._ledger, ones.size
+        table = batch._rows.tables[group][:n]
+        if group in ledger.state_groups:
+            units, parts = ledger.rollback + 1, ledger.groups[group].parts
+            starts = batch._rows.scheduled[:n]
+            return state_view(table, units, parts, starts, starts + 1)
+        if group in ledger.cross_groups:
+            return cross_view(table, ledger.page_size, batch._cross_lengths())
+        slots = stride.slots[group]
+        slots += ones
+        return GroupView(slots.copy(), table[:, : stride.width], self._constants.zeros[:n])
+
     def _make(self, batch: Batch, stride: Stride, ids: Ints, fresh: dict[str, Ints]) -> Step:
         same, rows, past = self._constants, batch._rows, stride.past
         n, groups = past.size, dict[str, View]()
         ones, numbers = same.ones[:n], same.starts[: n + 1]
         for group, name in enumerate(self._ledger.names):
-            slots = stride.slots[group]
-            slots += ones
-            table = rows.tables[group][:n, : stride.width]
-            groups[name] = GroupView(slots.copy(), table, same.zeros[:n])
+            groups[name] = self._view(batch, stride, group, ones)
         rows.viewed = True
         return Step(
             sequences=batch._snapshot(),
@@ -154,5 +182,4 @@ class Strider:
             fresh=fresh,
             _changes=batch._take_changes(),
             _batch=batch,
-            _one=True,
         )

@@ -172,6 +172,14 @@ def state_view(
     return StateView(ring[at[:, 0], (past - 1) % units], ring[at, targets], past > 0)
 
 
+def cross_view(table: Ints, page_size: int, lengths: Ints, fresh: Items[int] = ()) -> CrossView:
+    """The columns the longest input takes; the step writes rows ``fresh``. O(rows)."""
+    written = np.zeros(len(table), np.bool_)
+    written[list(fresh)] = True
+    width = -(-int(lengths.max()) // page_size)
+    return CrossView(table[:, :width], lengths, written)
+
+
 class Delta(NamedTuple):
     """Entries of a batch's table that changed since its last step, for device tables and mirrors.
 
@@ -234,7 +242,6 @@ class Step:
     _changes: dict[str, list[Any]] | None = None
     _kept_states: "list[tuple[Sequence, int, tuple[int, ...], int]]" = field(default_factory=list)
     _batch: Any = None
-    _one: bool = False
     _clock: int = 0
 
     @property

@@ -177,3 +177,14 @@ def test_what_is_not_known_is_refused_by_name(counts):
         errors.append(str(caught.value))
 
     assert errors[0] == errors[1]
+
+
+def test_a_run_after_a_draft_of_one_token():
+    """A step of one draft a row is no decode step: what is not known stays 0, as for a list."""
+    pair = build("full")
+    end(pair, both(pair, [row.length for row in pair[0][1]]), None)
+    for turn in range(9):
+        end(pair, both(pair, 1, ahead=1), [turn] * 6)
+    end(pair, both(pair, 1, ahead=1), [[40, 41]] * 6)
+    for turn in range(9):
+        end(pair, both(pair, 1), [turn] * 6)
