@@ -220,9 +220,12 @@ class Committer:
             return 0
         if np.count_nonzero(rows.apart[numbers]):
             return sum([self.publish_last(s, repointed) for s in sequences])
-        filled = {g: rows.tables[g][numbers, columns] for g in self._ledger.token_groups}
+        groups = self._ledger.token_groups
+        filled: dict[int, Index] = {
+            g: rows.tables[g][numbers, columns].astype(np.intp) for g in groups
+        }
         told = self._on_stored is not None  # page by page, so that events count copies
-        at_once = {} if told else {g: pages.tolist() for g, pages in filled.items()}
+        at_once: dict[int, Index] = {} if told else filled
         tips, listed = rows.tip, numbers.tolist()
         nodes, others = self._ledger.index.advance([tips[row] for row in listed], keys, at_once)
         for row, node in zip(listed, nodes, strict=True):

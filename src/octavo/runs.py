@@ -118,8 +118,8 @@ class Run:
         """
         size, holds = self.size, self.holds
         self.texts.append(key)
-        for pages, column in zip(self.pages, columns):  # noqa: B905, as long by construction
-            pages.append(column[at])
+        for group, pages in enumerate(self.pages):
+            pages.append(columns[group][at])
         standing = holds.pop(size - 1)
         if standing > 1:
             holds[size - 1] = standing - 1
