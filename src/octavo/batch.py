@@ -19,6 +19,7 @@ Counts = int | Iterable[int] | NDArray[np.integer[Any]]
 Change = tuple[Any, Any, Any]
 """Rows, columns and pages of changed table entries, arrays or numbers."""
 _NOTES = 1000
+_MOST = 2**31 - 1
 Place = Callable[[Sequence], None]
 
 
@@ -43,13 +44,14 @@ class Batch:
         send_home: Place,
         leave_home: Place,
     ) -> None:
-        self.rows = rows
-        self.idle: set[Sequence] = set()
-        self.cursor: Any = None
+        self._rows = rows
+        self._idle: set[Sequence] = set()
         self._names, self._check = names, check
         self._send_home, self._leave_home = send_home, leave_home
         self._sequences: list[Sequence] = []
         self._listed: tuple[Sequence, ...] | None = None
+        self._lengths: NDArray[np.int32] | None = None
+        self._stride: Any = None
         self._changes: list[list[Change]] = [[] for _ in names]
 
     def __len__(self) -> int:
@@ -73,16 +75,17 @@ class Batch:
         if sequence._batch is not None:
             raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
         row = len(self._sequences)
-        if row == self.rows.capacity:
+        if row == self._rows.capacity:
             raise CapacityError("len(batch)", row + 1, row, "released sequences count")
-        self.rows.copy(sequence._rows, sequence._row, row)
+        self._rows.copy(sequence._rows, sequence._row, row)
         self._leave_home(sequence)
-        sequence._rows, sequence._row, sequence._batch = self.rows, row, self
-        sequence._sync_tail()
+        sequence._rows, sequence._row, sequence._batch = self._rows, row, self
+        sequence._turn()
+        sequence._aim()
         self._sequences.append(sequence)
         if sequence.preempted:
-            self.idle.add(sequence)
-        self.changed(row)
+            self._idle.add(sequence)
+        self._changed(row)
         return row
 
     def remove(self, sequence: Sequence) -> Removed:
@@ -98,29 +101,29 @@ class Batch:
         if not sequence.released:
             self._send_home(sequence)
         sequence._batch = None
-        self.idle.discard(sequence)
-        self.rows.part_from_views(len(self._sequences))
+        self._idle.discard(sequence)
+        self._rows.part_from_views(len(self._sequences))
         last = self._sequences.pop()
         end = len(self._sequences)
-        before, widths = self.widths(row), self.widths(end)
+        before, widths = self._widths(row), self._widths(end)
         moved = None if row == end else last
         if moved is not None:
             self._sequences[row] = last
-            self.rows.copy(self.rows, end, row)
+            self._rows.copy(self._rows, end, row)
             if not last.released:
                 last._row = row
-            self.changed(row, before)
-        self.rows.clear(end)
-        self.changed(end, widths)
+            self._changed(row, before)
+        self._rows.clear(end)
+        self._changed(end, widths)
         return Removed(moved, row)
 
-    def note(self, group: int, rows: Any, columns: Any, pages: Any) -> None:
+    def _note(self, group: int, rows: Any, columns: Any, pages: Any) -> None:
         """Remember changed table entries for the next step's delta. O(1)."""
         self._changes[group].append((rows, columns, pages))
         if len(self._changes[group]) > _NOTES:
             self._changes[group] = [_last_of_each(self._changes[group])]
 
-    def take_changes(self) -> dict[str, list[Change]]:
+    def _take_changes(self) -> dict[str, list[Change]]:
         """What changed since the last call, by group name. O(groups)."""
         found = {}
         for group, changes in enumerate(self._changes):
@@ -129,29 +132,37 @@ class Batch:
                 self._changes[group] = []
         return found
 
-    def snapshot(self) -> tuple[Sequence, ...]:
+    def _snapshot(self) -> tuple[Sequence, ...]:
         """The sequences now, by row. O(rows) once after a change."""
         if self._listed is None:
             self._listed = tuple(self._sequences)
         return self._listed
 
-    def changed(self, row: int, before: list[int] | None = None) -> None:
+    def _cross_lengths(self) -> NDArray[np.int32]:
+        """int32[rows], tokens of each row's cross input. O(rows) once after a change."""
+        if self._lengths is None:
+            lengths = [sequence._cross_length for sequence in self._sequences]
+            self._lengths = np.array(lengths, np.int32)
+            self._lengths.flags.writeable = False
+        return self._lengths
+
+    def _changed(self, row: int, before: list[int] | None = None) -> None:
         """Every entry of ``row`` is new to whoever mirrors the table. O(columns).
 
         Args:
             before: columns the row had in each group until now; None: none.
         """
-        self.cursor = self._listed = None
-        for group, now in enumerate(self.widths(row)):
+        self._listed = self._lengths = self._stride = None
+        for group, now in enumerate(self._widths(row)):
             width = max(now, before[group] if before else 0)
             columns = np.arange(width)
-            pages = self.rows.tables[group][row, :width].copy()
+            pages = self._rows.tables[group][row, :width].copy()
             if width:
-                self.note(group, np.full(width, row), columns, pages)
+                self._note(group, np.full(width, row), columns, pages)
 
-    def widths(self, row: int) -> list[int]:
+    def _widths(self, row: int) -> list[int]:
         """Columns of ``row`` up to its last page, by group. O(columns)."""
-        held = [table[row].nonzero()[0] for table in self.rows.tables]
+        held = [table[row].nonzero()[0] for table in self._rows.tables]
         return [int(columns[-1]) + 1 if columns.size else 0 for columns in held]
 
 
@@ -172,13 +183,21 @@ def _last_of_each(changes: list[Change]) -> Change:
     return rows[last], columns[last], pages[last]
 
 
-def is_one_each(counts: object, rows: int) -> bool:
-    """Whether ``counts`` asks for one position of each of ``rows`` rows. O(rows)."""
+def as_array(counts: Counts, rows: int) -> NDArray[np.int64] | int | None:
+    """``counts`` to reckon with, one number or int64[rows]; None: they are neither. O(rows).
+
+    A number is at least 1; of an array no entry is below 0 and one is above.
+    """
+    if isinstance(counts, list) and len(counts) == rows and set(map(type, counts)) == {int}:
+        counts = np.array(counts)
     if isinstance(counts, np.ndarray):
-        return counts.shape == (rows,) and counts.dtype.kind in "iu" and bool((counts == 1).all())
-    if isinstance(counts, list):
-        return len(counts) == rows and all(type(count) is int and count == 1 for count in counts)
-    return type(counts) is int and counts == 1
+        if counts.shape != (rows,) or counts.dtype.kind not in "iu":
+            return None
+        low, high = int(np.minimum.reduce(counts)), int(np.maximum.reduce(counts))
+        if low == high == 1:
+            return 1
+        return counts.astype(np.int64) if low >= 0 and 0 < high <= _MOST else None
+    return counts if type(counts) is int and 0 < counts <= _MOST else None
 
 
 def check_counts(counts: Counts, rows: int) -> list[int]:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Literal
 
 from octavo.admission import Admission, Explanation, Match
-from octavo.batch import Batch, Counts, Steppable, check_counts, is_one_each
+from octavo.batch import Batch, Counts, Steppable, as_array, check_counts
 from octavo.capacity import Asked, Capacity, most_snapshots
 from octavo.committing import Committed, Committer, Row
-from octavo.decoding import Decoder
 from octavo.errors import (
     CapacityError,
     DuplicateSequence,
@@ -25,18 +24,24 @@ from octavo.errors import (
 )
 from octavo.events import Event, EventLog
 from octavo.guards import Guards
+from octavo.halting import Halter, moving
 from octavo.home import Home
 from octavo.identity import CrossInput, Extra, read_extras
 from octavo.integrity import check_cache
-from octavo.learning import Learned, learned_ids, read_kept, read_learned
+from octavo.learning import Learned, ids_each, one_id, read_kept, read_learned
 from octavo.ledger import Ledger
+from octavo.marching import Marcher
+from octavo.placing import Placer
 from octavo.planning import Plan
 from octavo.policies import Policy
 from octavo.promises import Promises
 from octavo.reports import Fit, Pin, Stats
-from octavo.sequences import Sequence, Tokens
+from octavo.retreating import Retreat
+from octavo.rows import Constants
+from octavo.sequences import Ints, Sequence, Tokens
 from octavo.spec import check_int
 from octavo.stepping import Stepper
+from octavo.striding import Strider
 from octavo.table import Step
 
 Request = tuple[Sequence | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]
@@ -105,12 +110,21 @@ class Cache:
             self._ledger, self._promises, enabled=prefix, grid=snapshots == "grid"
         )
         self._capacity = Capacity(self._ledger, self._promises, self._admission)
-        self._stepper = Stepper(self._ledger, self._promises, most)
+        self._placer = Placer(self._ledger, self._promises, most)
+        self._stepper = Stepper(self._ledger, self._promises, self._placer)
+        same = Constants(max_sequences, plan.page_size)
+        strider = Strider(self._ledger, self._promises, same)
+        self._marcher = Marcher(
+            self._ledger, self._promises, self._placer, self._stepper, strider, same
+        )
         stored = log.stored if log is not None else None
-        self._committer = Committer(self._ledger, self._promises, most, stored, publishes=prefix)
-        self._decoder = Decoder(self._ledger, self._promises, self._stepper, self._committer)
+        self._retreat = Retreat(self._ledger, self._promises, publishes=prefix)
+        self._committer = Committer(
+            self._ledger, self._promises, self._retreat, most, stored, publishes=prefix
+        )
+        self._halter = Halter(self._ledger, self._committer, same)
         self._guards = Guards(self._ledger, self._promises, self._admission, self.max_length)
-        self._home = Home(self._ledger, self._promises, self._stepper, self.max_sequences)
+        self._home = Home(self._ledger, self._promises, self._placer, self.max_sequences)
         self._orphans = self._home.orphans
         self._pins: set[Pin] = set()
         self._open: list[Step] = []
@@ -223,7 +237,7 @@ class Cache:
             list(self._home),
             self._pins,
             self._open,
-            self._stepper.pending,
+            self._placer.pending,
         )
 
     # -- admitting and ending ------------------------------------------------------------------
@@ -278,6 +292,8 @@ class Cache:
         sequence = self._home.make(self, ids, bound, id, identity)
         sequence._epoch = self._clock
         sequence._promised, sequence._private = guarantee, private
+        if private:
+            sequence._rows.apart[sequence._row] = True
         self._admission.pin(sequence, pinned)
         sequence.cached = pinned.hit.boundary * self._ledger.page_size
         if guarantee:
@@ -378,18 +394,14 @@ class Cache:
             OutOfPages: too few pages; nothing is changed, nothing evicted.
             UnknownSequence, StaleSequence, DuplicateSequence: a row cannot take part.
 
-        Cost: a batch that decodes: a few array operations; else O(rows + new tokens + columns).
+        Cost: a batch: some array operations, O(1) a row that needs more than new pages and O(new
+            tokens); sequences: O(rows + new tokens + columns).
         """
         if self._orphans:
             self._home.reap()
         if len(self._open) >= self.depth:
             raise StepError(f"{len(self._open)} steps are open; commit or abort the oldest first")
-        step = None
-        if isinstance(rows, Batch) and is_one_each(counts, len(rows)) and type(ahead) is int:
-            self._check_batch(rows)
-            step = self._decoder.extend(rows, ahead)
-        if step is None:
-            step = self._extend(rows, counts, ahead)
+        step = self._extend(rows, counts, check_int("ahead", ahead, 0))
         self._clock += 1
         step._clock = self._clock
         self._open.append(step)
@@ -397,11 +409,28 @@ class Cache:
         return step
 
     def _extend(self, rows: Steppable, counts: Counts, ahead: int) -> Step:
+        if isinstance(rows, Batch):
+            return self._extend_batch(rows, counts, ahead)
+        if type(counts) is int and counts > 0 and isinstance(rows, Sequence):
+            self._check_running(rows)
+            return self._stepper.extend_one(rows, counts, ahead, self._waiting)
         sequences = self._steppable(rows)
         wanted = check_counts(counts, len(sequences))
-        ahead = check_int("ahead", ahead, 0)
-        batch = rows if isinstance(rows, Batch) else None
-        return self._stepper.extend(sequences, wanted, ahead, batch, self._waiting())
+        return self._stepper.extend(sequences, wanted, ahead, self._waiting)
+
+    def _extend_batch(self, batch: Batch, counts: Counts, ahead: int) -> Step:
+        if batch._idle or not len(batch):
+            self._steppable(batch)
+        sequences = batch._snapshot()
+        self._check(sequences[0])
+        asked = as_array(counts, len(sequences))
+        if asked is not None:
+            return self._marcher.extend(batch, asked, ahead, self._waiting)
+        wanted = check_counts(counts, len(sequences))
+        asked = as_array(wanted, len(sequences))
+        if asked is not None:
+            return self._marcher.extend(batch, asked, ahead, self._waiting)
+        return self._stepper.extend(sequences, wanted, ahead, self._waiting, batch)
 
     def commit(
         self, step: Step, tokens: Learned = None, *, kept: Counts | None = None
@@ -420,43 +449,49 @@ class Cache:
             TokenError, LengthError: tokens or kept malformed, or more positions kept than ids
                 known. CapacityError: a row would pass its limit.
 
-        Cost: a batch that decodes: a few array operations; else O(rows + new tokens).
+        Cost: a batch told one id a row or none: some array operations, O(new pages), O(1) a row
+            that fills pages of a prompt; else O(rows + new tokens).
         """
         self._check_oldest(step)
-        if kept is None and step._cursor is not None:
-            ids = learned_ids(tokens, len(step.sequences))
-            done = (
-                None if ids is None else self._decoder.commit(step, ids, later=len(self._open) > 1)
-            )
-            if done is not None:
+        if kept is None and step._batch is not None:
+            ids = None if tokens is None else ids_each(tokens, step)
+            if tokens is None or ids is not None:
+                done = self._halter.commit(step, ids, self._open[1:])
                 self._open.pop(0)
                 self._tell()
                 return done
-        learned, valid = read_learned(tokens, step), read_kept(kept, step)
-        later = {
-            s
-            for other in self._open[1:]
-            for s, count in zip(other.sequences, other.counts.tolist(), strict=True)
-            if count
-        }
-        rows = [
-            Row(s, new, past, past + keep, end)
-            for s, new, past, keep, end in zip(
-                step.sequences,
-                learned,
-                step.past.tolist(),
-                valid,
-                step.context.tolist(),
-                strict=True,
-            )
-            if self._takes_part(s, step)
-        ]
+        rows = self._rows(step, tokens, kept)
+        later = moving(self._open[1:]) if len(self._open) > 1 else ()
         for row in rows:
             self._committer.check(row, later=row.sequence in later)
-        self._open.remove(step)
-        done = self._committer.commit_rows(rows, step, later)
+        self._open.pop(0)
+        published, repointed = self._committer.learn_rows(rows, later)
+        moved = [row.sequence for row in rows if row.context > row.past]
+        done = self._committer.finish(step, published, repointed, moved)
         self._tell()
         return done
+
+    def _rows(self, step: Step, tokens: Learned, kept: Counts | None) -> list[Row]:
+        """The rows of ``step`` that it still means anything to, and what they are told."""
+        if kept is None and len(step.sequences) == 1:
+            ids = one_id(tokens, step)
+            if ids is not None:
+                return self._one_row(step, ids)
+        learned, valid = read_learned(tokens, step), read_kept(kept, step)
+        pasts, contexts, clock = step.past.tolist(), step.context.tolist(), step._clock
+        return [
+            Row(at, sequence, learned[at], pasts[at], pasts[at] + valid[at], contexts[at])
+            for at, sequence in enumerate(step.sequences)
+            if sequence._takes_part(clock)
+        ]
+
+    @staticmethod
+    def _one_row(step: Step, ids: Ints) -> list[Row]:
+        sequence = step.sequences[0]
+        if not sequence._takes_part(step._clock):
+            return []
+        end = int(step.context[0])
+        return [Row(0, sequence, ids, int(step.past[0]), end, end)]
 
     def abort(self, step: Step) -> None:
         """Undo the newest open step: its slots are given back and nothing is learned.
@@ -474,7 +509,7 @@ class Cache:
         if self._open[-1] is not step:
             raise StepError("this is not the newest open step: steps abort newest first")
         self._open.pop()
-        self._committer.abort(step, {s for s in step.sequences if self._takes_part(s, step)})
+        self._retreat.abort(step, {s for s in step.sequences if s._takes_part(step._clock)})
 
     # -- going back, sharing, making room ------------------------------------------------------
 
@@ -503,12 +538,12 @@ class Cache:
         length = check_int("length", length, 0, sequence.length)
         if exclusive:
             self._guards.exclusive(sequence, length)
-        computed = self._committer.reachable(sequence, min(sequence.computed, length))
+        computed = self._retreat.reachable(sequence, min(sequence.computed, length))
         self._guards.cut(sequence, computed)
         sequence._sync()
         sequence._rows.known[sequence._row] = sequence._stored = length
-        reached = self._committer.settle(sequence, computed)
-        sequence._sync_tail()
+        reached = self._retreat.settle(sequence, computed)
+        sequence._turn()
         return reached
 
     def drop(self, sequence: Sequence, count: int) -> int:
@@ -541,6 +576,7 @@ class Cache:
         self._check_room(n)
         self._guards.fork(sequence, n)
         sequence._sync()
+        sequence._leave_stride()
         children = [self._home.fork(self, sequence) for _ in range(n)]
         for child in children:
             child._epoch = self._clock
@@ -561,9 +597,9 @@ class Cache:
             raise StepError(f"sequence {sequence.id!r} is preempted already")
         sequence._sync()
         rows, row = sequence._rows, sequence._row
-        known, limit = sequence.length, sequence.limit
+        known, limit, apart = sequence.length, sequence.limit, rows.apart[row]
         self._home.empty(sequence)
-        rows.known[row], rows.limit[row] = known, limit
+        rows.known[row], rows.limit[row], rows.apart[row] = known, limit, apart
         sequence.preempted = True
         self._clock += 1
         sequence._epoch = self._clock
@@ -590,10 +626,11 @@ class Cache:
             self._guards.promise(sequence.limit, sequence._identity, pinned)
         sequence.preempted = False
         self._admission.pin(sequence, pinned)
-        sequence._sync_tail()
+        sequence._turn()
+        sequence._aim()
         if sequence._batch is not None:
-            sequence._batch.idle.discard(sequence)
-            sequence._batch.changed(sequence._row)
+            sequence._batch._idle.discard(sequence)
+            sequence._batch._changed(sequence._row)
         return sequence.computed
 
     def _check(self, sequence: object) -> Sequence:
@@ -603,12 +640,9 @@ class Cache:
             raise StaleSequence(sequence.id)
         return sequence
 
-    def _check_batch(self, batch: Batch) -> None:
-        for sequence in batch.idle:
-            self._check(sequence)
+    def _check_running(self, sequence: Sequence) -> None:
+        if self._check(sequence).preempted:
             raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
-        if len(batch):
-            self._check(batch.snapshot()[0])
 
     def _steppable(self, rows: Steppable) -> tuple[Sequence, ...]:
         if not isinstance(rows, Iterable | Sequence):
@@ -617,8 +651,7 @@ class Cache:
         if not found:
             raise LengthError("len(rows)", 0, 1, None, "a step has at least one row")
         for sequence in found:
-            if self._check(sequence).preempted:
-                raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
+            self._check_running(sequence)
         self._check_distinct(found)
         return found
 
@@ -644,6 +677,8 @@ class Cache:
             raise CapacityError("sequences", total, self.max_sequences, "max_sequences")
 
     def _check_oldest(self, step: Step) -> None:
+        if self._open and self._open[0] is step:
+            return
         if not any(step is other for other in self._open):
             raise StepError("this step is not open: it was committed or aborted, or is not of here")
         if self._open[0] is not step:
@@ -666,7 +701,3 @@ class Cache:
     def _tell(self) -> None:
         if self._log is not None:
             self._log.deliver()
-
-    def _takes_part(self, sequence: Sequence, step: Step) -> bool:
-        """Whether ``step``'s results still mean anything to ``sequence``."""
-        return not sequence.released and sequence._epoch <= step._clock

@@ -1,13 +1,13 @@
 """Forking: a second sequence that holds what the first one does."""
 
 from octavo.ledger import Ledger
+from octavo.placing import Placer
 from octavo.sequences import Sequence
-from octavo.stepping import Stepper
 
 
 def share(
     ledger: Ledger,
-    stepper: Stepper,
+    placer: Placer,
     parent: Sequence,
     child: Sequence,
     owed: list[int] | None,
@@ -28,7 +28,7 @@ def share(
         ledger.pool.retain(pages, group)
         child._fetch.append((group, pages))
     for group in ledger.state_groups:
-        _copy_state(ledger, stepper, child, group, owed)
+        _copy_state(ledger, placer, child, group, owed)
     ledger.index.hold(rows.tip[row])
     parent._rows.special[parent._row] = rows.special[row] = True
     child.cached, child._stops = parent.cached, set(parent._stops)
@@ -37,7 +37,7 @@ def share(
 
 
 def _copy_state(
-    ledger: Ledger, stepper: Stepper, child: Sequence, group: int, owed: list[int] | None
+    ledger: Ledger, placer: Placer, child: Sequence, group: int, owed: list[int] | None
 ) -> None:
     """Units of its own for the child; what is to be fetched anyway is not copied."""
     rows, row, count = child._rows, child._row, ledger.units[group]
@@ -48,4 +48,4 @@ def _copy_state(
     pages = ledger.take(group, count, owed)
     rows.tables[group][row, :count] = pages
     if not child._fetch:
-        stepper.copy_later(group, held, pages)
+        placer.copy_later(group, held, pages)

@@ -12,10 +12,10 @@ from weakref import ReferenceType, ref
 from octavo.forking import share
 from octavo.identity import Identity
 from octavo.ledger import Ledger
+from octavo.placing import Placer
 from octavo.promises import Promises
 from octavo.rows import Rows
 from octavo.sequences import Ints, Orphan, Sequence
-from octavo.stepping import Stepper
 
 
 class Home:
@@ -26,7 +26,7 @@ class Home:
     Args:
         ledger: what the cache owns.
         promises: what it owes.
-        stepper: knows what waits to be copied to whom.
+        placer: knows what waits to be copied to whom.
         capacity: rows.
 
     Attributes:
@@ -34,8 +34,8 @@ class Home:
         orphans: what collected handles left behind, for `reap`.
     """
 
-    def __init__(self, ledger: Ledger, promises: Promises, stepper: Stepper, capacity: int) -> None:
-        self._ledger, self._promises, self._stepper = ledger, promises, stepper
+    def __init__(self, ledger: Ledger, promises: Promises, placer: Placer, capacity: int) -> None:
+        self._ledger, self._promises, self._placer = ledger, promises, placer
         self._capacity = capacity
         self.rows = self.new_rows()
         self.orphans: list[Orphan] = []
@@ -67,13 +67,14 @@ class Home:
         row = self._free.pop()
         sequence = Sequence(cache, name, self.rows, row, ids, identity)
         self.rows.known[row], self.rows.limit[row] = ids.size, limit
+        self.rows.apart[row] = bool(identity.media)
         self._named[name] = ref(sequence)
         return sequence
 
     def fork(self, cache: Any, parent: Sequence) -> Sequence:
         """A sequence that knows and shares what ``parent`` does. O(columns)."""
         child = self.make(cache, parent.tokens(), parent.limit, None, parent._identity)
-        share(self._ledger, self._stepper, parent, child, self._promises.owed())
+        share(self._ledger, self._placer, parent, child, self._promises.owed())
         return child
 
     def receive(self, sequence: Sequence) -> None:
@@ -130,20 +131,20 @@ class Home:
         """Give back everything a row holds and stands on."""
         for group, pages in fetches:
             self._ledger.pool.release(pages, group)
-        for group in self._ledger.state_groups if self._stepper.pending else ():
-            self._stepper.forget_copies(group, rows.held(row, group))
+        for group in self._ledger.state_groups if self._placer.pending else ():
+            self._placer.forget_copies(group, rows.held(row, group))
         self._ledger.release_row(rows, row)
         self._ledger.index.unhold(rows.tip[row])
 
     def _clear(self, sequence: Sequence) -> None:
         batch, rows, row = sequence._batch, sequence._rows, sequence._row
-        widths = [] if batch is None else batch.widths(row)
+        widths = [] if batch is None else batch._widths(row)
         if batch is not None:
             rows.part_from_views(len(batch))
         rows.clear(row)
         if batch is not None:
-            batch.idle.add(sequence)
-            batch.changed(row, widths)
+            batch._idle.add(sequence)
+            batch._changed(row, widths)
 
     def _give_back(self, row: int) -> None:
         """``row`` belongs to nobody any more. O(columns)."""

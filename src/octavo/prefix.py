@@ -103,7 +103,7 @@ class PrefixIndex:
         return run.append(keys, at)
 
     def advance(
-        self, tips: list[int], keys: list[bytes], pages: dict[int, list[int]]
+        self, tips: list[int], keys: list[bytes], pages: dict[int, Index]
     ) -> tuple[list[int], list[int]]:
         """Move sequences that stand on ``tips`` one page without media on, each by its key.
 
@@ -118,26 +118,21 @@ class PrefixIndex:
         """
         nodes: list[int] = []
         others: list[int] = []
-        columns = [pages.get(group) or [0] * len(tips) for group in range(self._groups)]
+        none = [0] * len(tips)
+        columns = [pages[g].tolist() if g in pages else none for g in range(self._groups)]
         for at, tip in enumerate(tips):
             run = self._runs[tip >> SHIFT]
-            if run.base + run.size - 1 != tip or run.closed or run.size == LONGEST:
+            if run.base + run.size - 1 == tip and not run.closed and run.size < LONGEST:
+                run.grow(keys[at], columns, at)
+                nodes.append(tip + 1)
+            else:
                 others.append(at)
                 found, new = self.enter(tip, Keys(keys[at], len(keys[at]), {}))
                 nodes.append(new[0] if new else found.node(0))
-                continue
-            run.grow(keys[at], columns, at)
-            nodes.append(tip + 1)
+        numbers = np.delete(np.array(nodes), others) if others else np.array(nodes)
         for group, column in pages.items():
-            self._note(group, nodes, column, others)
+            self._node_of[group][np.delete(column, others) if others else column] = numbers
         return nodes, others
-
-    def _note(self, group: int, nodes: list[int], pages: list[int], others: list[int]) -> None:
-        """The pages stand for the nodes, but for those at the places ``others``."""
-        if others:
-            left = [at for at in range(len(nodes)) if at not in others]
-            nodes, pages = [nodes[at] for at in left], [pages[at] for at in left]
-        self._node_of[group][pages] = nodes
 
     def hold(self, node: int) -> None:
         """Keep ``node`` alive for a child, or a sequence that stands on it. O(1)."""

@@ -18,6 +18,24 @@ def open_page_shared(ledger: Ledger, sequence: Sequence, group: int) -> int:
     return page if refs[page] > 1 or published[page] else 0
 
 
+def copied_pages(ledger: Ledger, sequences: Iterable[Sequence], group: int) -> list[int]:
+    """The page each must copy before it is written, in this order; 0: none. O(sequences).
+
+    A page shared by several of them is copied for all but its last holder.
+    """
+    refs, published = ledger.pool.state(group)
+    found, given = [], dict[int, int]()
+    for sequence in sequences:
+        special = sequence._rows.special[sequence._row]
+        page = open_page_shared(ledger, sequence, group) if special else 0
+        if page and (refs[page] - given.get(page, 0) > 1 or published[page]):
+            given[page] = given.get(page, 0) + 1
+        else:
+            page = 0
+        found.append(page)
+    return found
+
+
 def needs(ledger: Ledger, sequence: Sequence, end: int) -> list[int]:
     """Pages by group that ``sequence`` must take to have slots up to ``end``. O(groups)."""
     rows, row = sequence._rows, sequence._row
@@ -86,20 +104,15 @@ class Promises:
 def total_needs(ledger: Ledger, ends: Iterable[tuple[Sequence, int]]) -> list[int]:
     """Pages by group that all of these sequences take together in one step.
 
-    A page shared by several of them is copied for all but its last holder. O(sequences).
+    Cost: O(sequences).
     """
+    listed = list(ends)
     total = [0] * len(ledger.groups)
-    copied: dict[tuple[int, int], int] = {}
-    for sequence, end in ends:
+    for sequence, end in listed:
         for group, need in enumerate(needs(ledger, sequence, end)):
             total[group] += need
-        if sequence._rows.special[sequence._row]:
-            for group in ledger.token_groups:
-                page = open_page_shared(ledger, sequence, group)
-                if page:
-                    copied[group, page] = copied.get((group, page), 0) + 1
-    for (group, page), times in copied.items():
-        refs, published = ledger.pool.state(group)
-        if times == refs[page] and not published[page]:
-            total[group] -= 1
+    special = [s for s, _ in listed if s._rows.special[s._row]]
+    for group in ledger.token_groups if special else ():
+        shared = [page for s in special if (page := open_page_shared(ledger, s, group))]
+        total[group] -= len(shared) - sum(map(bool, copied_pages(ledger, special, group)))
     return total

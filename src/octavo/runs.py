@@ -118,8 +118,8 @@ class Run:
         """
         size, holds = self.size, self.holds
         self.texts.append(key)
-        for pages, column in zip(self.pages, columns):  # noqa: B905, as long by construction
-            pages.append(column[at])
+        for group, pages in enumerate(self.pages):
+            pages.append(columns[group][at])
         standing = holds.pop(size - 1)
         if standing > 1:
             holds[size - 1] = standing - 1
@@ -143,15 +143,12 @@ class Run:
         Cost: O(bytes compared).
         """
         raw, width, media = keys
-        mine = self.raw
-        if not mine.startswith(raw[at * width : (at + 1) * width], first * width):
+        mine, ours, theirs = self.raw, first * width, at * width
+        if not mine.startswith(raw[theirs : theirs + width], ours):
             return 0
         count = min(self.size - first, len(raw) // width - at)
-        ours = mine[first * width : (first + count) * width]
-        theirs = raw[at * width : (at + count) * width]
-        if ours != theirs:
-            differ = np.frombuffer(ours, np.int32) != np.frombuffer(theirs, np.int32)
-            count = int(differ.argmax()) * 4 // width
+        if not mine.startswith(raw[theirs : theirs + count * width], ours):
+            count = _common_pages(mine[ours:], raw[theirs : theirs + count * width], width)
         if self.media or media:
             count = self._common_media(first, keys, at, count)
         return count
@@ -194,6 +191,18 @@ class Run:
         """Token bytes and media of the node at ``offset``."""
         width = len(self.raw) // self.size
         return self.raw[offset * width : (offset + 1) * width], self.media.get(offset, ())
+
+
+def _common_pages(mine: bytes, theirs: bytes, width: int) -> int:
+    """Leading pages that are equal, of texts that differ after the first one; by bisection."""
+    low, high = 1, len(theirs) // width - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if mine.startswith(theirs[low * width : middle * width], low * width):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 class Piece(NamedTuple):

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from octavo.errors import TokenError
 from octavo.identity import CrossInput, Identity
-from octavo.rows import Rows
+from octavo.rows import NEVER, Rows
 
 Ints = NDArray[np.int32]
 Tokens = Items[int] | NDArray[np.integer[Any]]
-_MAX_TOKEN = 2**31 - 1
+MAX_TOKEN = 2**31 - 1
+"""Largest token id."""
 _SLACK = 64  # ids an answer may grow by before its buffer is moved
 
 
@@ -33,10 +34,10 @@ def check_tokens(tokens: Tokens) -> Ints:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise _first_bad(array.tolist())
     if array.dtype == np.int32:
-        if array.size and np.minimum.reduce(array) < 0:
+        if np.count_nonzero(array < 0):
             raise _first_bad(array.tolist())
         return np.asarray(array, np.int32)
-    if array.size and (int(array.min()) < 0 or int(array.max()) > _MAX_TOKEN):
+    if array.size and (int(array.min()) < 0 or int(array.max()) > MAX_TOKEN):
         raise _first_bad(array.tolist())
     return array.astype(np.int32)
 
@@ -64,7 +65,7 @@ def _plain(index: int, item: Any) -> int:
 
 def _first_bad(items: Any) -> TokenError:
     for index, item in enumerate(items if isinstance(items, list) else [items]):
-        if type(item) is not int or not 0 <= item <= _MAX_TOKEN:
+        if type(item) is not int or not 0 <= item <= MAX_TOKEN:
             return TokenError(index, item)
     return TokenError(0, items)
 
@@ -106,7 +107,6 @@ class Sequence:
         "_epoch",
         "_fetch",
         "_identity",
-        "_late",
         "_numbers",
         "_private",
         "_promised",
@@ -126,7 +126,6 @@ class Sequence:
         self._buffer = np.empty(tokens.size + _SLACK, np.int32)
         self._buffer[: tokens.size] = tokens
         self._stored = tokens.size
-        self._late: list[bytes] = []
         self.cached = self._epoch = 0
         self.preempted = self._promised = self._private = False
         self._identity = identity
@@ -167,6 +166,11 @@ class Sequence:
         return self._identity.cross
 
     @property
+    def _cross_length(self) -> int:
+        cross = self._identity.cross
+        return 0 if cross is None else cross.length
+
+    @property
     def next_stop(self) -> int | None:
         """Where its next prefill chunk must end for a state to be kept there; None: anywhere."""
         computed = self.scheduled
@@ -177,53 +181,65 @@ class Sequence:
         """Whether the handle is stale."""
         return self._numbers is not None
 
+    def _takes_part(self, clock: int) -> bool:
+        """Whether results of the step made at ``clock`` still mean anything to it."""
+        return self._numbers is None and self._epoch <= clock
+
     def tokens(self) -> Ints:
         """A copy of the token ids known, int32[length]. O(length)."""
         return self._known().copy()
 
     def _known(self) -> Ints:
-        """The token ids known, perhaps a view. O(1), after a run of decode steps O(length)."""
+        """The token ids known, perhaps a view. O(1), after steps of a batch O(length)."""
         self._store_late()
         known = self.length
         if known == self._stored:
             return self._buffer[:known]
-        tail = self._rows.tail[self._row, : known - self._stored]
-        return np.concatenate([self._buffer[: self._stored], tail])
+        return np.concatenate([self._buffer[: self._stored], self._tail()])
+
+    def _tail(self) -> Ints:
+        """Known ids that are in the row's tail alone; pages filled before are in the buffer."""
+        rows, row, size = self._rows, self._row, self._rows.page_size
+        start = int(rows.computed[row]) // size * size
+        return rows.tail[row, self._stored - start : int(rows.known[row]) - start]
 
     def _store_late(self) -> None:
-        """Bring pages a run of decode steps filled into the buffer. O(their tokens)."""
-        if self._late:
-            self._store(np.frombuffer(b"".join(self._late), np.int32))
-            self._late = []
+        """Bring pages that filled up in the tail into the buffer. O(their tokens)."""
+        rows, row, size = self._rows, self._row, self._rows.page_size
+        late = rows.late[row] if self._numbers is None else None
+        if late:
+            rows.late[row] = []
+            known = self._stored
+            self._stored = (int(rows.computed[row]) // size - len(late)) * size
+            self._store(np.frombuffer(b"".join(late), np.int32))
+            self._stored = max(known, self._stored)
 
     def _sync(self) -> None:
-        """Bring every known id into the buffer and leave the run. O(tokens not there yet)."""
+        """Bring every known id into the buffer. O(tokens not there yet)."""
         if self._numbers is None:
-            self._leave_run()
             self._store_late()
-            known = int(self._rows.known[self._row])
-            if known > self._stored:
-                self._store(self._rows.tail[self._row, : known - self._stored])
+            if self._rows.known[self._row] > self._stored:
+                self._store(self._tail())
 
-    def _sync_tail(self) -> None:
-        """Bring the ids of the page that holds position ``computed`` into the row's tail."""
-        if self._late or self._stored < self.length:
-            self._sync()
-        self._leave_run()
-        rows, size = self._rows, self._rows.page_size
-        start = int(rows.computed[self._row]) // size * size
-        ids = self._buffer[start : min(start + size, self._stored)]
-        rows.tail[self._row, : ids.size] = ids
-
-    def _stand_at_page(self, start: int) -> None:
-        """A run begins: ids from ``start``, a page's first position, are kept in the tail."""
-        self._sync()
-        self._stored = start
-
-    def _leave_run(self) -> None:
-        """Something but a decode step happens to the row: its batch's run is over."""
+    def _leave_stride(self) -> None:
+        """Something but a step of its batch happens to the row."""
         if self._batch is not None:
-            self._batch.cursor = None
+            self._batch._stride = None
+
+    def _turn(self) -> None:
+        """Position ``computed`` is another, and every id is in the buffer: set up the tail."""
+        if self._batch is not None:
+            self._batch._stride = None
+            rows, size = self._rows, self._rows.page_size
+            start = int(rows.computed[self._row]) // size * size
+            ids = self._buffer[start : min(start + size, self._stored)]
+            rows.tail[self._row, : ids.size] = ids
+
+    def _aim(self) -> None:
+        """Position ``scheduled`` or the stops are others: note the next one. O(stops)."""
+        self._leave_stride()
+        stop = self.next_stop if self._stops else None
+        self._rows.stop[self._row] = NEVER if stop is None else stop
 
     def _store(self, tokens: Ints) -> None:
         """Append ids to the buffer, which doubles, so that n appends cost O(n)."""

@@ -1,142 +1,159 @@
-"""Making a step: slots for new positions of many rows at once, and the arrays of the forward pass.
+"""Making a step of single sequences, row by row: slots for new positions, and the arrays.
 
-Row by row, for any step; `octavo.decoding` has the fast way for batches that decode. The ledger
-hands out pages; publication is not known here.
+For one sequence and for lists; `octavo.marching` has the way for batches. Which row may come how
+far is decided here for both. The ledger hands out pages; publication is not known here.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from octavo.batch import Batch
 from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
 from octavo.ledger import Ledger
-from octavo.promises import Promises, open_page_shared, total_needs
-from octavo.rows import Rows
+from octavo.placing import Placer
+from octavo.promises import Promises, total_needs
 from octavo.sequences import Ints, Sequence
-from octavo.table import Copies, CrossView, GroupView, StateView, Step, View, slot_mapping
+from octavo.table import GroupView, Step, View, cross_view, slot_mapping, state_view
 
-_NO_PAGES = np.empty(0, np.int32)
-Pairs = dict[int, tuple[list[int], list[int]]]
-Given = list[tuple[int, int]]
-Kept = tuple[Sequence, int, tuple[int, ...], int]
-"""A state to be kept: whose, its group, the pages it is copied to, the length it is of."""
+Waiting = Callable[[], dict[Sequence, int]]
+"""Tokens each sequence will learn from steps that are still open."""
 
 
 class Stepper:
-    """Makes the steps of one cache.
+    """Makes steps of single sequences for one cache.
 
     Args:
         ledger: what the cache owns.
         promises: what it owes.
-        most_snapshots: snapshots a state group may keep; None: as many as fit.
+        placer: puts pages into tables.
     """
 
-    def __init__(
-        self, ledger: Ledger, promises: Promises, most_snapshots: list[int | None]
-    ) -> None:
-        self._ledger, self._promises = ledger, promises
-        self._most_snapshots = most_snapshots
-        self.pending: Pairs = {}
+    def __init__(self, ledger: Ledger, promises: Promises, placer: Placer) -> None:
+        self._ledger, self._promises, self._placer = ledger, promises, placer
         groups = len(ledger.groups)
         self._is_plain = groups == 1 and bool(ledger.token_groups) and not ledger.sliding
+        self._base = np.zeros(1, np.int32)
+        self._base.flags.writeable = False
+
+    def extend_one(self, sequence: Sequence, count: int, ahead: int, waiting: Waiting) -> Step:
+        """The step in which ``sequence`` alone runs its next ``count`` positions, at least one.
+
+        Raises:
+            As `extend`.
+
+        Cost: O(count + columns).
+        """
+        rows, row, pool = sequence._rows, sequence._row, self._ledger.pool
+        start = int(rows.scheduled[row])
+        end, size = start + count, self._ledger.page_size
+        first = -(-start // size)
+        need = -(-end // size) - first
+        if (
+            not self._is_plain
+            or end > rows.known[row]
+            or rows.special[row]
+            or self._placer.pending
+            or need > pool.free + pool.evictable
+            or self._promises.sequences
+        ):
+            return self.extend((sequence,), [count], ahead, waiting)
+        fresh = {}
+        if need:
+            pages = self._ledger.take(0, need)
+            self._placer.put(sequence, 0, first, pages)
+            fresh[self._ledger.names[0]] = pages
+        step = self._make_one(sequence, start, end)
+        step.fresh = fresh
+        rows.scheduled[row] = end
+        sequence._leave_stride()
+        return step
+
+    def _make_one(self, sequence: Sequence, start: int, end: int) -> Step:
+        """The arrays of a step of known tokens in one full group."""
+        rows, row, ledger = sequence._rows, sequence._row, self._ledger
+        count, columns = end - start, ledger.columns(end)
+        pages = rows.tables[0][row, :columns]
+        numbers = np.array((0, count, count, start, end, count - 1), np.int32)
+        slots = slot_mapping(pages, ledger.page_size, start, end)
+        return Step(
+            sequences=(sequence,),
+            counts=numbers[2:3],
+            input_ids=sequence._known()[start:end].copy(),
+            positions=np.arange(start, end, dtype=np.int32),
+            query_start=numbers[:2],
+            past=numbers[3:4],
+            context=numbers[4:5],
+            last=numbers[5:6],
+            wants_token=np.array((end == rows.known[row],)),
+            groups={ledger.names[0]: GroupView(slots, pages[None].copy(), self._base)},
+        )
 
     def extend(
         self,
         sequences: tuple[Sequence, ...],
         counts: list[int],
         ahead: int,
-        batch: Batch | None,
-        waiting: dict[Sequence, int],
+        waiting: Waiting,
+        batch: Batch | None = None,
     ) -> Step:
         """The step in which each sequence runs its next positions; all or nothing.
 
         Args:
-            waiting: tokens each sequence will learn from steps that are still open.
+            waiting: asked only where states have to be taken back.
+            batch: whose rows these are.
+
+        Raises:
+            CapacityError, LengthError, RollbackUnsupported, StepError: a row cannot come so far.
+            OutOfPages: too few pages; nothing is changed.
+
+        Cost: O(rows x columns + tokens).
         """
-        step = self._plain(sequences, counts, batch) if self._is_plain else None
-        return step or self._any(sequences, counts, ahead, batch, waiting)
-
-    def _plain(
-        self, sequences: tuple[Sequence, ...], counts: list[int], batch: Batch | None
-    ) -> Step | None:
-        """A step of one full group over known tokens that takes new pages only; None: it is not."""
-        ledger, size = self._ledger, self._ledger.page_size
-        starts, ends, firsts, needs = [], [], [], []
-        for sequence, count in zip(sequences, counts, strict=True):
-            rows, row = sequence._rows, sequence._row
-            start = int(rows.scheduled[row])
-            if rows.special[row] or start + count > rows.known[row]:
-                return None
-            starts.append(start)
-            ends.append(start + count)
-            firsts.append(-(-start // size))
-            needs.append(-(-(start + count) // size) - firsts[-1])
-        total = sum(needs)
-        if self._promises.sequences or total > ledger.pool.free + ledger.pool.evictable:
-            return None
-        pages = ledger.take(0, total)
-        rest = pages
-        for sequence, first, need in zip(sequences, firsts, needs, strict=True):
-            if need:
-                self._put(sequence, 0, first, rest[:need])
-                rest = rest[need:]
-        step = self._make(sequences, starts, ends, [])
-        if total:
-            step.fresh = {ledger.names[0]: pages}
-        self._schedule(step, sequences, ends, batch)
-        return step
-
-    def _any(
-        self,
-        sequences: tuple[Sequence, ...],
-        counts: list[int],
-        ahead: int,
-        batch: Batch | None,
-        waiting: dict[Sequence, int],
-    ) -> Step:
-        """A step of any groups; takes, copies and fetches what its rows need."""
         ledger = self._ledger
         starts = [s.scheduled for s in sequences]
-        ends = [
-            self.end(s, start, count, ahead, waiting.get(s, 0))
-            for s, start, count in zip(sequences, starts, counts, strict=True)
-        ]
-        if ends == starts:
-            first = sequences[0]
-            raise CapacityError("length", starts[0] + max(counts), first.limit, "its limit")
+        ends = self.ends(sequences, starts, counts, ahead, waiting)
         moving = {s: e for s, b, e in zip(sequences, starts, ends, strict=True) if e > b}
         needs = total_needs(ledger, moving.items())
         owed = self._promises.owed(moving)
         ledger.require(needs, owed)
         taken = ledger.take_all(needs, owed)
-        copies, given = self._place(moving, taken)
-        fresh_cross = self._place_cross(moving, taken)
-        states, snapshots = self._place_snapshots(moving)
-        for group, page in given:  # not before: what is copied from is not to be taken
-            ledger.pool.release([page], group)
-        step = self._make(sequences, starts, ends, fresh_cross)
-        if copies or self.pending:
-            step.copies = self._copies(self._with_pending(copies))
-        if snapshots:
-            step.snapshots = self._copies(snapshots)
-        step.fresh = {ledger.names[g]: pages for g, pages in self._fresh(taken, snapshots).items()}
-        step._kept_states = states
-        self._schedule(step, sequences, ends, batch)
+        placed = self._placer.place(moving, taken, moving, moving)
+        step = self._make(sequences, starts, ends, placed.crosses)
+        self._placer.enter(step, placed, taken)
+        step._changes = batch._take_changes() if batch is not None else None
+        for sequence, end in moving.items():
+            self._schedule(sequence, end)
         return step
 
-    @staticmethod
-    def _schedule(
-        step: Step, sequences: tuple[Sequence, ...], ends: list[int], batch: Batch | None
-    ) -> None:
-        """The step is made: its positions have slots from here on."""
-        step._changes = batch.take_changes() if batch is not None else None
-        for sequence, end in zip(sequences, ends, strict=True):
-            sequence._rows.scheduled[sequence._row] = end
-            sequence._leave_run()
+    def _schedule(self, sequence: Sequence, end: int) -> None:
+        """Its positions have slots from here on."""
+        rows, row = sequence._rows, sequence._row
+        rows.scheduled[row] = end
+        sequence._leave_stride()
+        if self._ledger.state_groups:  # states of lengths below are overwritten by this step
+            rows.floor[row] = max(int(rows.floor[row]), end - self._ledger.rollback)
+            sequence._aim()
+
+    def ends(
+        self,
+        sequences: Items[Sequence],
+        starts: list[int],
+        counts: list[int],
+        ahead: int,
+        waiting: Waiting,
+    ) -> list[int]:
+        """Where each sequence comes to; refused unless one moves at all. O(rows)."""
+        open_ = waiting() if self._ledger.state_groups else {}
+        ends = [
+            self.end(s, start, count, ahead, open_.get(s, 0))
+            for s, start, count in zip(sequences, starts, counts, strict=True)
+        ]
+        if ends == starts:
+            limit = sequences[0].limit
+            raise CapacityError("length", starts[0] + max(counts), limit, "its limit")
+        return ends
 
     def end(self, sequence: Sequence, start: int, count: int, ahead: int, waiting: int) -> int:
         """Where ``sequence`` comes to; clipped at its limit where it runs ahead, else refused."""
@@ -157,144 +174,6 @@ class Stepper:
             raise RollbackUnsupported(name, end - self._ledger.rollback)
         return end
 
-    def _place(self, moving: dict[Sequence, int], taken: dict[int, Ints]) -> tuple[Pairs, Given]:
-        """Put the pages taken into the tables.
-
-        Returns:
-            The copies that must run first, and the pages given up for them.
-        """
-        copies: Pairs = {}
-        given: list[tuple[int, int]] = []
-        for group in self._ledger.token_groups:
-            pages = taken.get(group, _NO_PAGES)
-            for sequence, end in moving.items():
-                pages = self._place_tokens(sequence, end, group, pages, copies, given)
-        for group in self._ledger.state_groups:
-            pages = taken.get(group, _NO_PAGES)
-            for sequence in moving:
-                pages = self._place_state(sequence, group, pages, copies, given)
-        for sequence, end in moving.items():
-            sequence._rows.special[sequence._row] = False
-            if self._ledger.state_groups:
-                self.reach(sequence._rows, sequence._row, end)
-        return copies, given
-
-    def _place_tokens(
-        self,
-        sequence: Sequence,
-        end: int,
-        group: int,
-        pages: Ints,
-        copies: Pairs,
-        given: list[tuple[int, int]],
-    ) -> Ints:
-        ledger, rows, row = self._ledger, sequence._rows, sequence._row
-        start = int(rows.scheduled[row])
-        if rows.special[row]:
-            shared = open_page_shared(ledger, sequence, group)
-            refs, published = ledger.pool.state(group)
-            if shared and (refs[shared] - given.count((group, shared)) > 1 or published[shared]):
-                source, target = copies.setdefault(group, ([], []))
-                source.append(shared)
-                target.append(int(pages[0]))
-                given.append((group, shared))
-                self._put(sequence, group, start // ledger.page_size, pages[:1])
-                pages = pages[1:]
-        first = ledger.columns(start)
-        count = ledger.columns(end) - first
-        if count:
-            self._put(sequence, group, first, pages[:count])
-        return pages[count:]
-
-    @staticmethod
-    def _put(sequence: Sequence, group: int, column: int, pages: Ints) -> None:
-        row = sequence._row
-        sequence._rows.put(row, group, column, pages)
-        if sequence._batch is not None:
-            columns = np.arange(column, column + pages.size)
-            sequence._batch.note(group, np.full(pages.size, row), columns, pages)
-
-    def _place_state(
-        self,
-        sequence: Sequence,
-        group: int,
-        pages: Ints,
-        copies: Pairs,
-        given: list[tuple[int, int]],
-    ) -> Ints:
-        """Units for the state, and the copy of a fetched one into the right unit."""
-        ledger, rows, row = self._ledger, sequence._rows, sequence._row
-        count, parts = ledger.units[group], ledger.groups[group].parts
-        if not rows.tables[group][row, 0]:
-            self._put(sequence, group, 0, pages[:count])
-            pages = pages[count:]
-        for fetched, states in sequence._fetch:
-            if fetched == group:
-                unit = self._unit(int(rows.scheduled[row])) * parts
-                source, target = copies.setdefault(group, ([], []))
-                source.extend(states.tolist())
-                target.extend(rows.tables[group][row, unit : unit + parts].tolist())
-                given.extend((group, page) for page in states.tolist())
-        sequence._fetch = [item for item in sequence._fetch if item[0] != group]
-        return pages
-
-    def _unit(self, length: int) -> int:
-        """Which unit of the ring holds the state after ``length`` positions."""
-        return (length - 1) % (self._ledger.rollback + 1)
-
-    def reach(self, rows: Rows, row: int | slice, end: Any) -> None:
-        """States of lengths below ``end - rollback`` are overwritten by this step."""
-        rows.floor[row] = np.maximum(rows.floor[row], end - self._ledger.rollback)
-
-    def _place_cross(self, moving: dict[Sequence, int], taken: dict[int, Ints]) -> list[Sequence]:
-        """Pages for cross inputs nobody has placed; returns whose step must write them."""
-        fresh = []
-        for group in self._ledger.cross_groups:
-            pages = taken.get(group, _NO_PAGES)
-            for sequence in moving:
-                if sequence._cross is None or sequence._rows.tables[group][sequence._row, 0]:
-                    continue
-                count = self._ledger.columns(sequence._cross.length)
-                self._put(sequence, group, 0, pages[:count])
-                pages = pages[count:]
-                fresh.append(sequence)
-        return fresh
-
-    def _place_snapshots(self, moving: dict[Sequence, int]) -> tuple[list[Kept], Pairs]:
-        """Pages for states to keep after this step, where there is room without need."""
-        ledger = self._ledger
-        wanted = [s for s, end in moving.items() if end in s._stops]
-        states: list[Kept] = []
-        copies: Pairs = {}
-        for sequence in wanted if ledger.state_groups else ():
-            counts = [0] * len(ledger.groups)
-            for group in ledger.state_groups:
-                counts[group] = ledger.groups[group].parts
-            owed, most = self._promises.owed(moving), self._most_snapshots
-            if any(ledger.short(counts, owed)):
-                continue
-            if not all(ledger.has_room_for_state(g, most[g]) for g in ledger.state_groups):
-                continue
-            taken = ledger.take_all(counts, owed)
-            states += self._place_snapshot(sequence, moving[sequence], taken, copies)
-        return states, copies
-
-    def _place_snapshot(
-        self, sequence: Sequence, end: int, taken: dict[int, Ints], copies: Pairs
-    ) -> list[Kept]:
-        ledger, rows, row = self._ledger, sequence._rows, sequence._row
-        states: list[Kept] = []
-        for group in ledger.state_groups:
-            parts = ledger.groups[group].parts
-            pages = taken[group]
-            unit = self._unit(end) * parts
-            source, target = copies.setdefault(group, ([], []))
-            source.extend(rows.tables[group][row, unit : unit + parts].tolist())
-            target.extend(pages.tolist())
-            states.append((sequence, group, tuple(pages.tolist()), end))
-            ledger.in_flight[group] += 1
-        return states
-
     def _make(
         self,
         sequences: tuple[Sequence, ...],
@@ -313,7 +192,7 @@ class Stepper:
         return Step(
             sequences=sequences,
             counts=numbers[0],
-            input_ids=_joined([_known_ids(s, a, b) for s, a, b in spans]),
+            input_ids=_joined([known_ids(s, a, b) for s, a, b in spans]),
             positions=_joined([np.arange(a, b, dtype=np.int32) for _, a, b in spans]),
             query_start=np.array(query_start, np.int32),
             past=numbers[1],
@@ -330,12 +209,13 @@ class Stepper:
         columns = max(ledger.columns(end) for _, _, end in spans)
         tables = [s._rows.tables[group][s._row] for s, _, _ in spans]
         if group in ledger.state_groups:
-            past = np.array([start for _, start, _ in spans])
-            counts = np.array([end - start for _, start, end in spans])
-            return self.state_view(group, np.stack(tables), past, counts)
+            past, ends = np.array([span[1:] for span in spans]).T
+            units = ledger.rollback + 1
+            return state_view(np.stack(tables), units, ledger.groups[group].parts, past, ends)
         if group in ledger.cross_groups:
-            sequences = [s for s, _, _ in spans]
-            return self.cross_view(self._padded(tables), sequences, fresh_cross)
+            fresh = [at for at, (s, _, _) in enumerate(spans) if s in fresh_cross]
+            lengths = np.array([s._cross_length for s, _, _ in spans], np.int32)
+            return cross_view(self._padded(tables), ledger.page_size, lengths, fresh)
         size = ledger.page_size
         slots = [slot_mapping(t, size, a, b) for t, (_, a, b) in zip(tables, spans, strict=True)]
         table = self._padded([t[:columns] for t in tables], columns)
@@ -351,79 +231,8 @@ class Stepper:
             table[row, : pages.size] = pages
         return table
 
-    def state_view(
-        self, group: int, table: Ints, past: NDArray[np.int64], counts: Any
-    ) -> StateView:
-        """Units by position: the state after length L stands in unit (L - 1) % (rollback + 1)."""
-        parts, units = self._ledger.groups[group].parts, self._ledger.rollback + 1
-        ring = table[:, : units * parts].reshape(len(table), units, parts)
-        at = np.arange(len(table))[:, None]
-        back = np.arange(units)
-        targets = ((past + counts - 1)[:, None] - back) % units
-        return StateView(ring[at[:, 0], (past - 1) % units], ring[at, targets], past > 0)
 
-    def cross_view(
-        self, table: Ints, sequences: Items[Sequence], fresh: Items[Sequence] = ()
-    ) -> CrossView:
-        """Tables and lengths of each row's cross input, and which of them this step writes."""
-        lengths = [s._cross.length if s._cross is not None else 0 for s in sequences]
-        width = max((self._ledger.columns(n) for n in lengths), default=0)
-        flags = np.array([s in fresh for s in sequences], np.bool_)
-        return CrossView(table[:, :width], np.array(lengths, np.int32), flags)
-
-    def copy_later(self, group: int, sources: Ints, targets: Ints) -> None:
-        """Copy pages with the next step, whoever it is for; the sources are held until then.
-
-        A source that waits to be filled itself stands for what it will be filled from.
-        """
-        source, target = self.pending.setdefault(group, ([], []))
-        origin = dict(zip(target, source, strict=True))
-        pages = [origin.get(page, page) for page in sources.tolist()]
-        self._ledger.pool.retain(pages, group)
-        source.extend(pages)
-        target.extend(targets.tolist())
-
-    def forget_copies(self, group: int, targets: Ints) -> None:
-        """Whoever was to get copies into ``targets`` is gone. O(pending copies)."""
-        if group not in self.pending:
-            return
-        gone = set(targets.tolist())
-        source, target = self.pending.pop(group)
-        for page, to in zip(source, target, strict=True):
-            if to in gone:
-                self._ledger.pool.release([page], group)
-            else:
-                kept = self.pending.setdefault(group, ([], []))
-                kept[0].append(page)
-                kept[1].append(to)
-
-    def _with_pending(self, copies: Pairs) -> Pairs:
-        """Copies that forks left behind run first."""
-        for group, (source, target) in self.pending.items():
-            self._ledger.pool.release(source, group)
-            later_source, later_target = copies.get(group, ([], []))
-            copies[group] = (source + later_source, target + later_target)
-        self.pending = {}
-        return copies
-
-    def _copies(self, pairs: Pairs) -> dict[str, Copies]:
-        """Each target once: a later copy into a page takes the place of an earlier one."""
-        found = {}
-        for group, (source, target) in pairs.items():
-            last = dict(zip(target, source, strict=True))
-            sources, targets = np.array([*last.values()], np.int32), np.array([*last], np.int32)
-            found[self._ledger.names[group]] = Copies(sources, targets)
-        return found
-
-    @staticmethod
-    def _fresh(taken: dict[int, Ints], snapshots: Pairs) -> dict[int, Ints]:
-        fresh = {group: pages for group, pages in taken.items() if pages.size}
-        for group, (_, target) in snapshots.items():
-            fresh[group] = np.concatenate([fresh.get(group, _NO_PAGES), np.array(target, np.int32)])
-        return fresh
-
-
-def _known_ids(sequence: Sequence, start: int, stop: int) -> Ints:
+def known_ids(sequence: Sequence, start: int, stop: int) -> Ints:
     """Known ids of positions ``start..stop-1``, 0 beyond them."""
     known = sequence._known()[start:stop]
     if known.size == stop - start:

@@ -114,9 +114,10 @@ class GroupView(NamedTuple):
     Attributes:
         slots: int32[T], where each new token's KV goes.
         table: int32[n, width], physical page of each column; 0, the null page, where none is held.
-            For a batch that decodes a view of its table, where later steps add columns and windows
-            clear what they no longer see; whatever else happens to a row leaves it as it is.
-        base: int32[n], first position the table's column 0 stands for.
+            For a batch a view of its table, where later steps add columns and windows clear what
+            they no longer see; whatever else happens to a row leaves it as it is.
+        base: int32[n], first position the table's column 0 stands for: 0 in the steps a cache
+            makes; index functions may emit others.
     """
 
     slots: Ints
@@ -154,6 +155,29 @@ class CrossView(NamedTuple):
 
 
 View = GroupView | StateView | CrossView
+
+
+def state_view(
+    table: Ints, units: int, parts: int, past: NDArray[np.int64], ends: NDArray[np.int64]
+) -> StateView:
+    """Units by position: the state after length L stands in unit (L - 1) % units. O(rows).
+
+    Args:
+        table: int32[n, at least units * parts], pages of the units, one after another.
+        past, ends: int64[n], positions of each row before and after the step.
+    """
+    ring = table[:, : units * parts].reshape(len(table), units, parts)
+    at = np.arange(len(table))[:, None]
+    targets = ((ends - 1)[:, None] - np.arange(units)) % units
+    return StateView(ring[at[:, 0], (past - 1) % units], ring[at, targets], past > 0)
+
+
+def cross_view(table: Ints, page_size: int, lengths: Ints, fresh: Items[int] = ()) -> CrossView:
+    """The columns the longest input takes; the step writes rows ``fresh``. O(rows)."""
+    written = np.zeros(len(table), np.bool_)
+    written[list(fresh)] = True
+    width = -(-int(lengths.max()) // page_size)
+    return CrossView(table[:, :width], lengths, written)
 
 
 class Delta(NamedTuple):
@@ -217,7 +241,7 @@ class Step:
     fresh: dict[str, Ints] = field(default_factory=dict)
     _changes: dict[str, list[Any]] | None = None
     _kept_states: "list[tuple[Sequence, int, tuple[int, ...], int]]" = field(default_factory=list)
-    _cursor: Any = None
+    _batch: Any = None
     _clock: int = 0
 
     @property

@@ -137,7 +137,7 @@ def test_many_sequences_go_one_page_on(apart):
     index.hold(ROOT)
     tokens = (5, 6, 7) if apart else (5, 1, 1)
     raws = [keys((token,)).raw for token in tokens]
-    moved, others = index.advance(tips, raws, {0: [10, 11, 12]})
+    moved, others = index.advance(tips, raws, {0: np.array([10, 11, 12])})
 
     assert [1, 2] == others
     assert (3 if apart else 2) == len(set(moved))
@@ -154,7 +154,7 @@ def test_two_new_ones_that_go_the_same_way():
     for _ in range(3):
         index.hold(ROOT)
     raws = [keys((token,)).raw for token in (1, 2, 1)]
-    moved, others = index.advance([ROOT] * 3, raws, {0: [1, 2, 3]})
+    moved, others = index.advance([ROOT] * 3, raws, {0: np.array([1, 2, 3])})
 
     assert ([0, 1, 2], 2) == (others, len(index))
     assert moved[0] == moved[2] != moved[1]

@@ -19,8 +19,8 @@ Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
 CACHED = frozenset(
-    {"__weakref__", "_buffer", "_constants", "_late", "_listed", "_possible", "_stored", "cursor"}
-    | {"digests", "tail", "texts"}
+    {"__weakref__", "_buffer", "_constants", "_lengths", "_listed", "_possible", "_stored"}
+    | {"_stride", "digests", "late", "tail", "texts"}
 )
 """Attributes that only remember what could be computed again, or hold token ids in two ways."""
 

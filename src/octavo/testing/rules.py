@@ -22,7 +22,7 @@ from octavo.identity import Adapter, CrossInput, Extra, Media, Salt
 from octavo.sequences import Sequence
 from octavo.testing.drawing import VOCABULARY, Draw, pick, rarely
 from octavo.testing.misuse import misuse
-from octavo.testing.stepping import abort, commit, decode, extend, gather, prove
+from octavo.testing.stepping import abort, commit, decode, extend, gather, mix, prove
 from octavo.testing.world import Row, World
 
 _EXTRAS: tuple[tuple[Extra, ...], ...] = (
@@ -156,7 +156,8 @@ def _can_step(world: World) -> bool:
 RULES: dict[str, Rule] = {
     "admit": Rule(admit, 12, lambda w: len(w.live) < w.cache.max_sequences),
     "extend": Rule(extend, 14, _can_step),
-    "commit": Rule(commit, 20, lambda w: bool(w.opened)),
+    "mix": Rule(mix, 14, _can_step),
+    "commit": Rule(commit, 26, lambda w: bool(w.opened)),
     "abort": Rule(abort, 2, lambda w: bool(w.opened)),
     "gather": Rule(gather, 8, lambda w: bool(_running(w)) and not w.opened),
     "decode": Rule(decode, 60, lambda w: any(len(batch) for batch in w.batches)),

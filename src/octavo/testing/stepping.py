@@ -25,6 +25,24 @@ def extend(world: World, draw: Draw) -> None:
         world.extend(rows, counts, _REFUSALS, ahead=ahead, draft=_token(draw))
 
 
+def mix(world: World, draw: Draw) -> None:
+    """A step of a whole batch: prompts whole and in chunks, decodes, drafts, rows that sit out."""
+    batch = pick(draw, world.batches)
+    for handle in list(batch):
+        if handle.released or handle.preempted:
+            batch.remove(handle)
+    others = [handle for other in world.batches for handle in other]
+    for row in world.live:
+        if not row.handle.preempted and row.handle not in others and draw.integer(0, 1):
+            batch.add(row.handle)
+    rows = world.batched(batch)
+    ahead = pick(draw, (0, 0, 1, 3)) if not world.opened else pick(draw, (0, 1, 2, 3))
+    counts = [_count(row, ahead, draw) if draw.integer(0, 4) else 0 for row in rows]
+    if any(counts):
+        world.extend(rows, counts, _REFUSALS, batch=batch, ahead=ahead, draft=_token(draw))
+        world.counts["mixed extends"] += 1
+
+
 def commit(world: World, draw: Draw) -> None:
     """The oldest open step, drafts accepted up to anywhere, in every form of telling it.
 

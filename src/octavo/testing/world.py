@@ -16,7 +16,7 @@ import numpy as np
 from octavo.batch import Batch
 from octavo.cache import Cache
 from octavo.committing import Committed
-from octavo.errors import OctavoError, OutOfPages
+from octavo.errors import OctavoError, OutOfPages, StepError
 from octavo.identity import Extra, Identity, read_extras
 from octavo.reports import Pin
 from octavo.sequences import Sequence
@@ -208,7 +208,7 @@ class World:
         self.opened.append(opened)
         if batch is not None and what is batch:
             self._follow(batch, step)
-        self.counts["fast extends" if step._cursor is not None else "slow extends"] += 1
+        self.counts["fast extends" if step._batch is not None else "slow extends"] += 1
         self._note("extend", *_step_arrays(step))
         return opened
 
@@ -410,7 +410,10 @@ class World:
         )
         if ahead or not any(counts) or not within or any(row.handle.preempted for row in rows):
             return None
-        return self.cache.need([row.handle for row in rows], counts)
+        try:
+            return self.cache.need([row.handle for row in rows], counts)
+        except StepError:  # which extend raises too
+            return None
 
     def _check_need(self, step: Step, need: dict[str, int] | None) -> None:
         snapshots = {name: pair.target.size for name, pair in step.snapshots.items()}
