@@ -90,7 +90,8 @@ class PagePool:
     def vacant(self, group: int) -> Index:
         """Ids of ``group`` that hold nothing: neither live nor evictable. O(num_pages)."""
         del group
-        return 1 + ((self.refs[1:] == 0) & ~self.published[1:]).nonzero()[0]
+        found: Index = ((self.refs[1:] == 0) & ~self.published[1:]).nonzero()[0] + 1
+        return found
 
     def live_in(self, group: int) -> int:
         """Pages of ``group`` somebody holds. O(1)."""

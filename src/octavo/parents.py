@@ -169,7 +169,8 @@ class ParentPool:
         space = self._spaces[group]
         free = (space.refs[1:] == 0) & ~space.published[1:]
         bound = (self._owner == _FREE) | (self._owner == group)
-        return 1 + (free & bound.repeat(space.per_parent)).nonzero()[0]
+        found: Index = (free & bound.repeat(space.per_parent)).nonzero()[0] + 1
+        return found
 
     def live_in(self, group: int) -> int:
         """Pages of ``group`` somebody holds. O(1)."""
