@@ -4,9 +4,10 @@ Exact integers only.
 """
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from octavo.errors import BudgetTooSmall, PlanError
+from octavo.errors import PlanError
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -16,7 +17,8 @@ _UNITS = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", start=1)
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
-_MAX_BYTES = 2**63 - 1
+MAX_BYTES = 2**63 - 1
+"""More memory than this is refused."""
 _DIGITS = 40  # of a memory given as text: more than any number of bytes has
 
 
@@ -48,11 +50,11 @@ class Memory(NamedTuple):
 
     Attributes:
         device: bytes of the memory, or those given to the cache where nothing else is named.
-        utilization: share of it that may be used, as text of an exact fraction.
+        utilization: share of it that may be used, as text.
         weights: bytes of the model.
         activations: bytes of the largest forward pass.
         other: bytes of anything else.
-        available: what is left for the cache.
+        available: what is left for the cache; negative where nothing is.
     """
 
     device: int
@@ -62,9 +64,22 @@ class Memory(NamedTuple):
     other: int
     available: int
 
+    @property
+    def formula(self) -> str:
+        """The terms and what comes of them, in words."""
+        terms = {"weights": self.weights, "activations": self.activations, "other": self.other}
+        taken = "".join(f" - {size} {name}" for name, size in terms.items() if size)
+        share = f" x {self.utilization}" if self.utilization != "1" else ""
+        return f"{self.device}{share}{taken} = {self.available} bytes for the cache"
+
+    def device_for(self, available: int) -> int:
+        """The fewest bytes of a device that leave so many for the cache. O(1)."""
+        taken = self.weights + self.activations + self.other
+        return -(-(available + taken) // _fraction(self.utilization))
+
 
 def available_memory(
-    memory: int | str,
+    memory: int | str | Sequence[int | str],
     utilization: float | str = 1,
     weights: int | str = 0,
     activations: int | str = 0,
@@ -72,39 +87,40 @@ def available_memory(
 ) -> Memory:
     """``memory x utilization - weights - activations - other``, rounded down.
 
+    Args:
+        memory: of several ranks the one with the least counts.
+
     Raises:
         PlanError: a size that is none, or a utilization outside (0, 1].
-        BudgetTooSmall: nothing is left; it names every term.
     """
-    from fractions import Fraction  # here: it costs a tenth of importing octavo
-
     share = _fraction(utilization)
-    device = parse_memory(memory)
+    if isinstance(memory, Sequence) and not isinstance(memory, str) and memory:
+        device = min(parse_memory(each) for each in memory)
+    else:
+        device = parse_memory(memory)
     taken = [
         parse_memory(size, name)
         for name, size in (("weights", weights), ("activations", activations), ("other", other))
     ]
-    usable = int(device * share)
-    left = usable - sum(taken)
-    if left < 0:
-        terms = f"{device} x {share} - {' - '.join(map(str, taken))} (weights, activations, other)"
-        raise BudgetTooSmall(int(Fraction(sum(taken)) / share) + 1, device, f"{terms} = {left}")
-    return Memory(device, str(share), taken[0], taken[1], taken[2], left)
+    left = int(device * share) - sum(taken)
+    return Memory(device, str(utilization), taken[0], taken[1], taken[2], left)
 
 
 def _fraction(utilization: object) -> "Fraction":
-    from fractions import Fraction
+    from fractions import Fraction  # here: it costs a tenth of importing octavo
 
+    text = str(utilization)
+    decimal = re.fullmatch(r"\d*\.?\d*(e-\d\d?)?", text, re.ASCII) and len(text) <= _DIGITS
     try:
-        share = Fraction(str(utilization))
-    except (ValueError, ZeroDivisionError):
+        share = Fraction(text if decimal else 0)
+    except ValueError:
         share = Fraction(0)
     if not 0 < share <= 1:
         raise PlanError("utilization", utilization, "it must be above 0 and at most 1")
     return share
 
 
-def parse_memory(memory: int | str, name: str = "memory") -> int:
+def parse_memory(memory: object, name: str = "memory") -> int:
     """Bytes of ``memory``: an int, or text such as ``512MiB``, ``1.5 GiB``, ``80GB``. O(1).
 
     Raises:
@@ -127,6 +143,6 @@ def parse_memory(memory: int | str, name: str = "memory") -> int:
         size = memory
     else:
         raise PlanError(name, memory, right)
-    if size > _MAX_BYTES:
-        raise PlanError(name, memory, f"it must be at most {_MAX_BYTES} bytes")
+    if size > MAX_BYTES:
+        raise PlanError(name, memory, f"it must be at most {MAX_BYTES} bytes")
     return size

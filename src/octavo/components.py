@@ -58,8 +58,8 @@ class Component(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of one page."""
-        return self.dtype.size(prod(self.shape))
+        """Bytes of one page; the last axis alone fills whole bytes."""
+        return prod(self.shape[:-1]) * self.dtype.size(self.shape[-1])
 
     @property
     def is_scale(self) -> bool:
@@ -88,19 +88,38 @@ def read_elements(
         raise PlanError("scales", scales, f"{kv.name} is not quantised and has no scales")
     if chosen == "none" and whole:
         raise PlanError("scales", scales, f"{kv.name} needs scales: tensor, token or head")
-    conv = find_dtype(conv_dtype) if conv_dtype is not None else (kv if kv.bits > 8 else _BF16)
-    return Elements(kv, chosen, find_dtype(state_dtype), conv)  # type: ignore[arg-type]
+    recurrent = _state_type("state_dtype", state_dtype)
+    conv = _state_type(
+        "conv_dtype", (kv if kv.bits > 8 else _BF16) if conv_dtype is None else conv_dtype
+    )
+    return Elements(kv, chosen, recurrent, conv)  # type: ignore[arg-type]
+
+
+def _state_type(name: str, wanted: str | DType) -> DType:
+    """States are not quantised: no scales are kept for them."""
+    found = find_dtype(wanted)
+    if found.bits < 16:
+        raise PlanError(name, found.name, "states are kept in 16 bits or more")
+    return found
 
 
 def components_of(
     spec: ModelSpec, elements: Elements, page_size: int, order: Order, *, draft: bool = False
 ) -> list[Component]:
-    """Every component of every layer of a model, in order. O(layers)."""
-    return [
+    """Every component of every layer of a model, in order. O(layers).
+
+    Raises:
+        PlanError: elements that do not fill whole bytes, or two kinds of one layer in one group.
+    """
+    found = [
         Component(layer, group_name(kind), name, dtype, shape, draft)
         for layer, kind in spec.kinds()
         for name, dtype, shape in _parts(kind, elements, page_size, order)
     ]
+    if len({(item.layer, item.group, item.name) for item in found}) < len(found):
+        right = "a layer has at most one kind of each lifetime"
+        raise PlanError("spec", spec.name, right)
+    return found
 
 
 def _parts(
@@ -139,7 +158,7 @@ def _latent(kind: Latent, elements: Elements, page_size: int) -> Iterator[tuple[
         if kind.rope:
             yield "rope", _BF16, (page_size, kind.rope)
     else:
-        raise PlanError("dtype", elements.kv.name, "latents are kept in fp8 or a wider type")
+        raise PlanError("dtype", elements.kv.name, "latents are kept in fp8 or wider")
     if kind.indexer:
         yield "indexer", _FP8, (page_size, kind.indexer)
         yield "indexer_scale", _FP32, (page_size, -(-kind.indexer // LATENT_TILE))

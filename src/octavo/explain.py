@@ -1,12 +1,15 @@
-"""A plan told in words, and as data: what one token costs, what the memory holds, where the rest
-went. Computes nothing a plan does not know.
+"""A plan told in words: what one token costs, what the memory holds, where the rest went.
+
+Computes nothing a plan does not know.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 from octavo.budget import Budget
-from octavo.planning import GroupPlan, Plan
-from octavo.spec import Attention, Cross, Latent, LayerKind, ModelSpec, Shared, State
+from octavo.plans import GroupPlan, Plan
+from octavo.spec import Attention, Cross, Latent, LayerKind, Shared, State
+
+Line = tuple[str, str]
 
 
 def explain_plan(plan: Plan) -> str:
@@ -16,20 +19,22 @@ def explain_plan(plan: Plan) -> str:
             f"{plan.usable_pages} pages of {plan.page_size} tokens and the null page: "
             f"{plan.tokens} tokens; bytes are the engine's own matter"
         )
-    lines = [
-        ("model", f"{plan.spec.name}, {len(plan.spec.layers)} layers{_ranks(plan)}"),
-        *_memory(plan),
-        *((group.name, line) for group in plan.groups.values() for line in _group(group, plan)),
+    first = [("model", _model(plan)), *_device(plan), ("pages", _pages(plan))]
+    last = [
         ("one token", _token(plan)),
-        *_state(plan),
-        ("one page", f"{_page(plan)} = {plan.page_bytes:,} bytes"),
+        *_fixed(plan),
+        *_page(plan),
         ("memory", f"{amount(plan.budget.total)} = {_parts(plan.budget, plan)} bytes"),
-        ("capacity", _capacity(plan, plan.spec)),
+        ("capacity", capacity(plan)),
+        ("reuse", reuse(plan)),
         *_in_flight(plan),
-        *_depth(plan.spec, plan),
+        *_depth(plan),
     ]
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+    width = max(len(name) for name, _ in (*first, *last))
+    lines = [[f"{name:<{width}}  {text}" for name, text in part] for part in (first, last)]
+    groups = table(_groups(plan)) if len(plan.groups) > 1 else []
+    blank = [""] if groups else []
+    return "\n".join([*lines[0], *blank, *groups, *blank, *lines[1]])
 
 
 def amount(size: int) -> str:
@@ -44,13 +49,40 @@ def amount(size: int) -> str:
     return f"{size} bytes"
 
 
-def _ranks(plan: Plan) -> str:
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: columns of numbers to the right, others to the left. O(cells)."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    right = [any(cell[:1].isdigit() for cell in column) for column in columns]
+    return [
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def hundredths(plan: Plan, length: int) -> str:
+    """Sequences of ``length`` tokens that fit, two decimals, rounded down. O(groups)."""
+    whole, part = divmod(int(plan.max_sequences(length) * 100), 100)
+    return f"{whole:,}.{part:02}"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 layer``, ``2 layers``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _model(plan: Plan) -> str:
+    assert plan.spec is not None
     shares = [f"tp {plan.tp}"] if plan.tp > 1 else []
     shares += [f"pp {len(plan.stages)}"] if plan.stages else []
-    return f"; figures are of one rank ({', '.join(shares)})" if shares else ""
+    ranks = f"; all figures are of one rank ({', '.join(shares)})" if shares else ""
+    return f"{plan.spec.name}, {counted(len(plan.spec.layers), 'layer')}{ranks}"
 
 
-def _memory(plan: Plan) -> list[tuple[str, str]]:
+def _device(plan: Plan) -> list[Line]:
     """What is taken off a device, where anything is."""
     memory = plan.memory
     if memory is None or memory.available == memory.device:
@@ -58,41 +90,50 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     terms = {"weights": memory.weights, "activations": memory.activations, "other": memory.other}
     taken = "".join(f" - {size:,} {name}" for name, size in terms.items() if size)
     share = f" x {memory.utilization}" if memory.utilization != "1" else ""
-    return [("device", f"{memory.device:,}{share}{taken} = {memory.available:,} bytes")]
+    return [
+        ("device", f"{memory.device:,}{share}{taken} = {memory.available:,} bytes for the cache")
+    ]
 
 
-def _group(group: GroupPlan, plan: Plan) -> list[str]:
-    """A group's layers, and how its pages lie in a parent; nothing for the only group there is."""
-    if len(plan.groups) == 1:
-        return []
-    what = {"tokens": "every token", "state": "one state a sequence", "cross": "another input"}
-    kept = _keeps(group) or what[group.lifetime.form]
-    lines = [f"{len(group.layers)} layers keep {kept}"]
-    if plan.packed:
-        waste = group.page_bytes - group.kept_bytes // group.parts
-        lines[0] += (
-            f": {group.pages_per_parent} pages of {group.page_bytes:,} bytes a parent"
-            f", {waste:,} of them padding"
-        )
-        if group.parts > 1:
-            lines.append(
-                f"a state takes {group.parts} pages of {len(group.layers) // group.parts}"
-                " layers each"
-            )
-    return lines
+def _pages(plan: Plan) -> str:
+    elements = plan.elements
+    assert elements is not None
+    types = [elements.kv.name]
+    if elements.scales != "none":
+        types.append(f"a scale a {elements.scales}" if elements.scales != "tensor" else "scaled")
+    if plan.state_bytes:
+        types += [f"states {elements.recurrent.name}", f"convolutions {elements.conv.name}"]
+    return f"{counted(plan.page_size, 'token')} each; {', '.join(types)}; {plan.layout} layout"
 
 
-def _keeps(group: GroupPlan) -> str:
+def _groups(plan: Plan) -> list[list[str]]:
+    """A row a group under a header."""
+    head = ["group", "layers", "keeps", "bytes a token", "page bytes", "padding", "pages"]
+    rows = [[*head, "a parent"] if plan.packed else head]
+    for group in plan.groups.values():
+        usable = plan.usable_pages * group.pages_per_parent
+        token = f"{group.kept_bytes // plan.page_size:,}" if group.lifetime.form != "state" else "-"
+        row = [group.name, f"{len(group.layers)}", keeps(group), token, f"{group.page_bytes:,}"]
+        row += [f"{group.page_bytes - group.kept_bytes // group.parts:,}", f"{usable:,}"]
+        rows.append([*row, f"{group.pages_per_parent:,}"] if plan.packed else row)
+    return rows
+
+
+def keeps(group: GroupPlan) -> str:
+    """What a group keeps of a sequence, in a few words. O(1)."""
     life = group.lifetime
     window, chunk = getattr(life, "window", None), getattr(life, "chunk", None)
     if window is not None:
         sinks = f" and the first {life.sinks}" if life.sinks else ""
         return f"the last {window:,} tokens{sinks}"
-    return f"the tokens of a chunk of {chunk:,}" if chunk is not None else ""
+    if chunk is not None:
+        return f"its chunk of {chunk:,} tokens"
+    if life.form == "state":
+        return "one state" + (f" in {group.parts} pages" if group.parts > 1 else "")
+    return "every token" if life.form == "tokens" else "another input"
 
 
 def _token(plan: Plan) -> str:
-    assert plan.spec is not None
     text = f"{_arithmetic(plan)} = {plan.bytes_per_token:,} bytes"
     if plan.bytes_per_token_beyond_windows != plan.bytes_per_token:
         text += f"; {plan.bytes_per_token_beyond_windows:,} once every window is full"
@@ -102,14 +143,14 @@ def _token(plan: Plan) -> str:
 def _arithmetic(plan: Plan) -> str:
     """Layers of one shape as one product, the shapes joined by plus signs."""
     assert plan.spec is not None
-    assert plan.elements is not None
     counts: dict[LayerKind, int] = {}
     for _, kind in plan.spec.kinds():
         if not isinstance(kind, Shared | State | Cross):
             plain = _shape(kind)
             counts[plain] = counts.get(plain, 0) + 1
     terms = [_term(kind, count, plan) for kind, count in counts.items()]
-    return " + ".join(terms) or "nothing"
+    draft = sum(tensor.page_bytes for tensor in plan.tensors if tensor.draft) // plan.page_size
+    return " + ".join([*terms, f"{draft:,} of the draft"] if draft else terms) or "nothing"
 
 
 def _shape(kind: LayerKind) -> LayerKind:
@@ -119,78 +160,80 @@ def _shape(kind: LayerKind) -> LayerKind:
 
 def _term(kind: LayerKind, count: int, plan: Plan) -> str:
     assert plan.elements is not None
-    kv = plan.elements.kv
-    size = f"{kv.bits // 8} bytes" if kv.bits >= 8 else f"{kv.bits}/8 bytes"
+    kv, layers = plan.elements.kv, counted(count, "layer")
+    size = counted(kv.bits // 8, "byte") if kv.bits >= 8 else f"{kv.bits}/8 bytes"
     if isinstance(kind, Attention):
-        text = f"{count} layers x {kind.kv_heads} heads x ({kind.k_dim} + {kind.v_dim}) x {size}"
+        heads = counted(kind.kv_heads, "head")
+        text = f"{layers} x {heads} x ({kind.k_dim} + {kind.v_dim}) x {size}"
         scales = {"head": 2 * kind.kv_heads, "token": 2}.get(plan.elements.scales, 0)
-        return text + (f" + {count} layers x {scales} scales x 4 bytes" if scales else "")
+        return text + (f" + {layers} x {scales} scales x 4 bytes" if scales else "")
     assert isinstance(kind, Latent)
     if kv.bits > 8:
         row = f"({kind.rank} + {kind.rope}) x {size}"
     else:
-        row = f"({kind.rank} x 1 + {-(-kind.rank // 128)} scales x 4 + {kind.rope} x 2 bytes)"
-    indexer = f" + {kind.indexer} x 1 + {-(-kind.indexer // 128)} x 4" if kind.indexer else ""
-    return f"{count} layers x ({row}{indexer})" if indexer else f"{count} layers x {row}"
+        row = f"({kind.rank} + {-(-kind.rank // 128)} scales x 4 + {kind.rope} x 2) bytes"
+    if not kind.indexer:
+        return f"{layers} x {row}"
+    return f"{layers} x ({row} + indexer {kind.indexer} + {-(-kind.indexer // 128)} x 4 bytes)"
 
 
-def _state(plan: Plan) -> list[tuple[str, str]]:
+def _fixed(plan: Plan) -> list[Line]:
     size = plan.fixed_bytes_per_sequence
-    if not size or plan.elements is None:
-        return []
-    types = f"recurrent tensors in {plan.elements.recurrent}, convolutions in {plan.elements.conv}"
-    return [("one state", f"{size:,} bytes a sequence whatever its length; {types}")]
+    return [("sequence", f"{size:,} bytes whatever its length")] if size else []
 
 
-def _page(plan: Plan) -> str:
-    return "a parent" if plan.packed else f"{plan.page_size} tokens"
+def _page(plan: Plan) -> list[Line]:
+    if not plan.packed:
+        return [("one page", f"{counted(plan.page_size, 'token')} = {plan.page_bytes:,} bytes")]
+    choices = ", or ".join(
+        f"{counted(group.pages_per_parent, 'page')} of {group.name}"
+        for group in plan.groups.values()
+    )
+    return [("one parent", f"{plan.page_bytes:,} bytes: {choices}")]
 
 
-def _capacity(plan: Plan, spec: ModelSpec) -> str:
-    """Tokens, and sequences of the longest length that fit, two decimals, rounded down."""
-    longest = plan.max_length or plan.tokens
-    if spec.max_length is not None and longest == plan.tokens < spec.max_length:
-        sequences = f"less than one sequence of the model's {spec.max_length:,}"
+def capacity(plan: Plan) -> str:
+    """Tokens, and sequences of the longest length that fit. O(groups)."""
+    longest, own = plan.max_length or plan.tokens, plan.spec.max_length if plan.spec else None
+    if own is not None and longest == plan.tokens < own:
+        sequences = f"less than one sequence of the model's {own:,}"
     else:
-        hundredths = int(plan.max_sequences(longest) * 100)
-        sequences = f"{hundredths // 100}.{hundredths % 100:02} sequences of {longest:,}"
+        sequences = f"{hundredths(plan, longest)} sequences of {longest:,}"
     if plan.bytes_per_token_beyond_windows:
         return f"{plan.tokens:,} tokens: {sequences}"
     return sequences
 
 
-def _in_flight(plan: Plan) -> list[tuple[str, str]]:
+def reuse(plan: Plan) -> str:
+    """At which boundaries prefixes are shared. O(groups)."""
+    text = f"prefixes in steps of {counted(plan.reuse_tokens, 'token')}"
+    if not plan.state_bytes:
+        return text
+    worth = -(-plan.state_bytes // plan.bytes_per_token) if plan.bytes_per_token else 0
+    tokens = f", as many as {counted(worth, 'token')}" if worth else ""
+    return f"{text}, at saved states only ({plan.state_bytes:,} bytes each{tokens})"
+
+
+def _in_flight(plan: Plan) -> list[Line]:
     if not plan.in_flight_bytes:
         return []
     text = f"{plan.in_flight_bytes:,} bytes while a step of {plan.max_step_tokens:,} tokens runs"
-    return [("in flight", f"{text}, for all sequences together")]
+    return [("in flight", f"{text}, once for all sequences")]
 
 
-def _depth(spec: ModelSpec, plan: Plan) -> list[tuple[str, str]]:
+def _depth(plan: Plan) -> list[Line]:
     """The second decoder of a speech model keeps its own few positions while a sequence runs."""
-    if spec.depth is None or plan.elements is None:
+    if plan.spec is None or plan.spec.depth is None:
         return []
-    size = depth_bytes(spec, plan)
-    positions = spec.depth.max_length
-    return [
-        ("depth", f"{size:,} bytes a running sequence beside this cache: {positions} positions")
-    ]
-
-
-def depth_bytes(spec: ModelSpec, plan: Plan) -> int:
-    """Bytes of one sequence in the cache of a model's depth decoder. O(layers)."""
-    from octavo.components import components_of
-
-    if spec.depth is None or plan.elements is None:
-        return 0
-    found = components_of(spec.depth, plan.elements, spec.depth.max_length or 1, "token")
-    return sum(component.bytes for component in found)
+    positions = counted(plan.spec.depth.max_length or 1, "position")
+    text = f"{plan.depth_bytes:,} bytes a running sequence beside this cache, for {positions}"
+    return [("depth", text)]
 
 
 def _parts(budget: Budget, plan: Plan) -> str:
     """The parts that are not zero, in bytes, so that a reader can add them up."""
     parts = {
-        f"{plan.usable_pages:,} {'parents' if plan.packed else 'pages'}": budget.payload,
+        counted(plan.usable_pages, "parent" if plan.packed else "page"): budget.payload,
         "scales": budget.scales,
         "draft": budget.reserved,
         "null page": budget.null_page,
@@ -198,57 +241,3 @@ def _parts(budget: Budget, plan: Plan) -> str:
         "remainder": budget.remainder,
     }
     return " + ".join(f"{name} {size:,}" for name, size in parts.items() if size)
-
-
-def plan_as_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON-ready data; names are stable. O(groups)."""
-    longest = plan.max_length or plan.tokens
-    elements = plan.elements
-    return {
-        "model": plan.spec.name if plan.spec else None,
-        "layout": plan.layout,
-        "order": plan.order,
-        "dtype": elements.kv.name if elements else None,
-        "scales": elements.scales if elements else None,
-        "state_dtype": elements.recurrent.name if elements else None,
-        "conv_dtype": elements.conv.name if elements else None,
-        "page_size": plan.page_size,
-        "max_length": longest,
-        "tp": plan.tp,
-        "pp": max(1, len(plan.stages)),
-        "pool": {
-            "parents": plan.usable_pages if plan.packed else plan.num_pages,
-            "parent_bytes": plan.page_bytes,
-            "null_bytes": plan.budget.null_page if plan.budget else 0,
-        },
-        "page_bytes": plan.page_bytes,
-        "bytes_per_token": plan.bytes_per_token,
-        "bytes_per_token_beyond_windows": plan.bytes_per_token_beyond_windows,
-        "fixed_bytes_per_sequence": plan.fixed_bytes_per_sequence,
-        "sequence_bytes": plan.sequence_bytes(longest),
-        "max_sequences": int(plan.max_sequences(longest) * 100) / 100,
-        "tokens": plan.tokens,
-        "in_flight_bytes": plan.in_flight_bytes,
-        "max_step_tokens": plan.max_step_tokens,
-        "depth_bytes_per_sequence": depth_bytes(plan.spec, plan) if plan.spec else 0,
-        "groups": [_group_as_dict(group, plan) for group in plan.groups.values()],
-        "memory": plan.memory._asdict() if plan.memory else None,
-        "budget": plan.budget._asdict() if plan.budget else None,
-    }
-
-
-def _group_as_dict(group: GroupPlan, plan: Plan) -> dict[str, Any]:
-    usable = plan.usable_pages * group.pages_per_parent
-    return {
-        "name": group.name,
-        "layers": list(group.layers),
-        "pages": usable + 1,
-        "usable_pages": usable,
-        "page_bytes": group.page_bytes,
-        "pages_per_parent": group.pages_per_parent,
-        "parts": group.parts,
-        "kept_bytes": group.kept_bytes,
-        "window": getattr(group.lifetime, "window", None),
-        "sink_tokens": group.lifetime.sinks,
-        "chunk": getattr(group.lifetime, "chunk", None),
-    }

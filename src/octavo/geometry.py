@@ -86,6 +86,11 @@ class FlatPlan(NamedTuple):
     block_bytes: int
     tensors: tuple[FlatTensor, ...]
 
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that can be handed out: all but the null page."""
+        return self.num_blocks - 1
+
 
 def fit_geometry(rows: Sequence[Row], page_size: int, alignment: int = 1) -> Geometry:
     """The smallest page of at least ``page_size`` tokens whose widest row covers every state.

@@ -6,6 +6,7 @@ Exact integers; knows no budget's terms and no device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Literal, NamedTuple
 
 from octavo.components import Component
@@ -48,15 +49,18 @@ class TensorPlan(NamedTuple):
     @property
     def page_bytes(self) -> int:
         """Bytes of one page."""
-        size = 1
-        for axis in self.shape[1:]:
-            size *= axis
-        return self.dtype.size(size)
+        return self.dtype.size(prod(self.shape[1:]))
 
     @property
     def bytes(self) -> int:
         """Bytes of its elements, over all pages."""
         return self.page_bytes * self.shape[0]
+
+    @property
+    def max_addressable_pages(self) -> int:
+        """Pages whose elements a kernel reaches with 32-bit offsets, counted in elements."""
+        elements = prod(self.shape[1:])
+        return (2**31 - elements) // (self.page_stride * 8 // self.dtype.bits) + 1
 
 
 class Flat(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.components import Component
-from octavo.errors import BudgetTooSmall, PlanError
+from octavo.errors import PlanError
 
 GRAIN = 256
 """Bytes every page of a plane begins at a multiple of."""
@@ -57,6 +57,22 @@ class Load(NamedTuple):
     plane_bytes: int
     parts: int
     pages: int
+
+
+class Limits(NamedTuple):
+    """What page numbers allow.
+
+    Attributes:
+        parents_each: most parents.
+        ids: most usable pages of a group.
+    """
+
+    parents_each: int
+    ids: int
+
+    def parents(self, wanted: int, per_parent: int) -> int:
+        """At most ``wanted`` parents of so many pages. O(1)."""
+        return min(wanted, self.parents_each, self.ids // per_parent)
 
 
 class Packing(NamedTuple):
@@ -102,92 +118,102 @@ def pack(
     states: str | None,
     pages: Mapping[str, int],
     budget: int,
-    most_parents: int,
+    limits: Limits,
     fixed: Mapping[str, tuple[int, int]] | None = None,
-) -> Packing:
-    """The layout in which the most sequences fit.
+) -> Packing | None:
+    """The layout in which the most sequences fit; None: the budget holds no parent a group.
 
     Args:
         groups: components by group, in the order of the layers.
         states: the group that keeps states, which may be cut into parts by layers.
         pages: pages of each group one sequence is counted with, a state as one.
         budget: bytes.
-        most_parents: more are of no use.
+        limits: what page numbers allow.
         fixed: by group, pages of a parent and parts of a state that another rank has; None: free.
 
     Raises:
-        BudgetTooSmall: fewer parents than groups fit.
+        PlanError: the layers of a state do not divide by its fixed parts.
 
     Cost: O(layers + candidates).
     """
+    layers = {name: _by_layer(found) for name, found in groups.items()}
     best: tuple[float, Packing] | None = None
-    if fixed is not None:
-        return _pack_like(groups, fixed, pages, budget, most_parents)
-    for parts in _STATE_PARTS if states is not None else (1,):
-        found = _pack_parts(groups, states, parts, pages, budget, most_parents)
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found
-    if best is None:
-        need = _least(groups)
-        raise BudgetTooSmall(need, budget, f"the null page and a parent for each of {len(groups)}")
-    return best[1]
+    for parts in _parts_of(layers, states, fixed):
+        cut = {name: parts if name == states else 1 for name in groups}
+        for planes in _plane_counts(layers, cut):
+            loads = {
+                name: _load(found, cut[name], planes, pages[name] * cut[name])
+                for name, found in layers.items()
+            }
+            if fixed is None:
+                solved = _solve(loads, planes, budget, limits)
+            else:
+                solved = _solve_like(loads, planes, budget, limits, fixed)
+            if solved is not None and (best is None or solved[0] > best[0]):
+                best = solved[0], _packing(loads, planes, budget, limits, *solved[1:])
+    return None if best is None else best[1]
 
 
-def _pack_parts(
-    groups: Mapping[str, Sequence[Component]],
+def _parts_of(
+    layers: Mapping[str, list[list[Component]]],
     states: str | None,
-    parts: int,
-    pages: Mapping[str, int],
-    budget: int,
-    most_parents: int,
-) -> tuple[float, Packing] | None:
-    """The best layout with states in so many parts, and its score; None: there is none."""
-    layers = {name: _by_layer(found) for name, found in groups.items()}
-    if states is not None and len(layers[states]) % parts:
-        return None
-    cut = {name: parts if name == states else 1 for name in groups}
-    planes = gcd(*(len(found) // cut[name] for name, found in layers.items()))
-    loads = {
-        name: _load(found, cut[name], planes, pages[name] * cut[name])
-        for name, found in layers.items()
-    }
-    solved = _solve(loads, planes, budget, most_parents)
-    if solved is None:
-        return None
-    score, size, per_parent = solved
-    null = max(size // per_parent[name] for name in loads)
-    parents = min((budget - null) // size, most_parents)
-    return score, Packing(planes, parents, size, null, per_parent, loads)
+    fixed: Mapping[str, tuple[int, int]] | None,
+) -> list[int]:
+    """Numbers of parts a state may be cut into."""
+    if states is None:
+        return [1]
+    count = len(layers[states])
+    if fixed is None:
+        return [parts for parts in _STATE_PARTS if count % parts == 0]
+    parts = fixed[states][1]
+    if count % parts:
+        right = f"the {count} layers that keep states on a rank must divide by it"
+        raise PlanError("parts", parts, right)
+    return [parts]
 
 
-def _pack_like(
-    groups: Mapping[str, Sequence[Component]],
-    fixed: Mapping[str, tuple[int, int]],
-    pages: Mapping[str, int],
+def _plane_counts(
+    layers: Mapping[str, list[list[Component]]], cut: Mapping[str, int]
+) -> tuple[int, ...]:
+    """As many planes as divide all layer counts; one plane too where layers differ in size.
+
+    Planes are equally wide, so that layers of different size waste room in several of them.
+    """
+    most = gcd(*(len(found) // cut[name] for name, found in layers.items()))
+    even = all(len({_layer_bytes(layer) for layer in found}) == 1 for found in layers.values())
+    return (most,) if even or most == 1 else (most, 1)
+
+
+def _layer_bytes(components: list[Component]) -> int:
+    return sum(_up(component.bytes, _PART_GRAIN) for component in components)
+
+
+def _packing(
+    loads: dict[str, Load],
+    planes: int,
     budget: int,
-    most_parents: int,
+    limits: Limits,
+    size: int,
+    per_parent: dict[str, int],
 ) -> Packing:
-    """The smallest parents that hold as many pages of each group as another rank's do."""
-    layers = {name: _by_layer(found) for name, found in groups.items()}
-    for name, found in layers.items():
-        if len(found) % fixed[name][1]:
-            right = f"the {len(found)} layers of group {name} on a rank must divide by it"
-            raise PlanError("parts", fixed[name][1], right)
-    planes = gcd(*(len(found) // fixed[name][1] for name, found in layers.items()))
-    loads = {
-        name: _load(found, fixed[name][1], planes, pages[name] * fixed[name][1])
-        for name, found in layers.items()
-    }
-    grain = GRAIN * lcm(*(fixed[name][0] for name in loads))
-    widest = max(load.plane_bytes * fixed[name][0] for name, load in loads.items())
-    size = _up(widest, grain) * planes
-    per_parent = {name: fixed[name][0] for name in loads}
-    null = max(size // per_parent[name] for name in loads)
-    parents = min((budget - null) // size, most_parents)
-    if parents < len(loads):
-        need = null + len(loads) * size
-        raise BudgetTooSmall(need, budget, f"the null page and a parent for each of {len(loads)}")
+    null = max(size // found for found in per_parent.values())
+    parents = limits.parents((budget - null) // size, max(per_parent.values()))
     return Packing(planes, parents, size, null, per_parent, loads)
+
+
+def _solve_like(
+    loads: Mapping[str, Load],
+    planes: int,
+    budget: int,
+    limits: Limits,
+    fixed: Mapping[str, tuple[int, int]],
+) -> tuple[float, int, dict[str, int]] | None:
+    """As `_solve`: the smallest parent with as many pages of each group as another rank has."""
+    per_parent = {name: fixed[name][0] for name in loads}
+    widest = max(load.plane_bytes * per_parent[name] for name, load in loads.items())
+    size = _up(widest, GRAIN * lcm(*per_parent.values())) * planes
+    parents = _packing(dict(loads), planes, budget, limits, size, per_parent).parents
+    return None if parents < len(loads) else (float(parents), size, per_parent)
 
 
 def _by_layer(components: Sequence[Component]) -> list[list[Component]]:
@@ -211,7 +237,7 @@ def _load(layers: list[list[Component]], parts: int, planes: int, pages: int) ->
 
 
 def _solve(
-    loads: Mapping[str, Load], planes: int, budget: int, most_parents: int
+    loads: Mapping[str, Load], planes: int, budget: int, limits: Limits
 ) -> tuple[float, int, dict[str, int]] | None:
     """(score, parent bytes, K by group) of the best parent size; ties go to the smaller one.
 
@@ -227,7 +253,8 @@ def _solve(
     if not candidates.size:
         return None
     null = np.maximum.reduce([candidates // found for found in per_parent])
-    parents = np.minimum((budget - null) // candidates, most_parents)
+    parents = np.minimum((budget - null) // candidates, limits.parents_each)
+    parents = np.minimum(parents, limits.ids // np.maximum.reduce(per_parent))
     share = sum(load.pages / found for load, found in zip(loads.values(), per_parent, strict=True))
     scores = np.where(parents >= len(sizes), (parents - len(sizes) + 1) / share, -1.0)
     best = int(scores.argmax())
@@ -284,14 +311,6 @@ def _largest_divisors(numbers: Int64s, limits: Int64s) -> Int64s:
         if not left.size:
             break
     return found
-
-
-def _least(groups: Mapping[str, Sequence[Component]]) -> int:
-    """Bytes of the null page and one parent for each group, with states in one part."""
-    layers = [_by_layer(found) for found in groups.values()]
-    planes = gcd(*map(len, layers))
-    top = max(_load(found, 1, planes, 1).plane_bytes * planes for found in layers)
-    return (1 + len(groups)) * top
 
 
 def _up(value: int, grain: int) -> int:

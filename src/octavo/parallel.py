@@ -19,7 +19,12 @@ def shard(spec: ModelSpec, tp: int) -> ModelSpec:
     """
     if tp == 1:
         return spec
-    return replace(spec, layers=_sharded(spec.layers, tp), mtp=_sharded(spec.mtp, tp))
+    return replace(
+        spec,
+        layers=_sharded(spec.layers, tp),
+        mtp=_sharded(spec.mtp, tp),
+        depth=None if spec.depth is None else shard(spec.depth, tp),
+    )
 
 
 def _sharded(layers: tuple[Layer, ...], tp: int) -> tuple[Layer, ...]:
@@ -84,12 +89,16 @@ def stages_of(spec: ModelSpec, pp: int) -> list[ModelSpec]:
         kept = tuple(
             layer if start <= number < stop else () for number, layer in enumerate(spec.layers)
         )
-        for layer in kept:
-            if isinstance(layer, Shared) and layer.layer < start:
-                raise PlanError(
-                    "pp", pp, f"layers {start}.. share the cache of layer {layer.layer}"
-                )
-        if not any(kept):
-            raise PlanError("pp", pp, f"layers {start} to {stop - 1} keep nothing")
+        _check_stage(spec, pp, start, stop)
         stages.append(replace(spec, layers=kept))
     return stages
+
+
+def _check_stage(spec: ModelSpec, pp: int, start: int, stop: int) -> None:
+    kinds = [kind for number, kind in spec.kinds() if start <= number < stop]
+    for kind in kinds:
+        if isinstance(kind, Shared) and kind.layer < start:
+            right = f"a layer from {start} on shares the cache of layer {kind.layer}, another stage"
+            raise PlanError("pp", pp, right)
+    if not kinds:
+        raise PlanError("pp", pp, f"layers {start} to {stop - 1} keep nothing")

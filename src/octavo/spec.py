@@ -127,15 +127,19 @@ class Cross:
         kv_heads: key/value heads.
         k_dim: elements of one key head.
         v_dim: elements of one value head.
+        length: positions of that input where it is always as long; None: it differs.
     """
 
     kv_heads: int
     k_dim: int
     v_dim: int
+    length: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("kv_heads", "k_dim", "v_dim"):
             check_int(name, getattr(self, name), 1)
+        if self.length is not None:
+            check_int("length", self.length, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,9 @@ class Storage:
         self._views = {
             (t.layer, t.group, t.component): self._view(t) for t in plan.tensors if not t.draft
         }
+        self._drafts = {
+            (t.layer, t.group, t.component): self._view(t) for t in plan.tensors if t.draft
+        }
         self._layers = {
             layer: LayerView(view, self._views[layer, group, "value"])
             for (layer, group, component), view in self._views.items()
@@ -104,16 +107,19 @@ class Storage:
             raise LengthError("layer", layer, None, None, "it keeps no keys and values in the plan")
         return self._layers[layer]
 
-    def tensor(self, layer: int, component: str, group: str | None = None) -> torch.Tensor:
+    def tensor(
+        self, layer: int, component: str, group: str | None = None, *, draft: bool = False
+    ) -> torch.Tensor:
         """The view of one component of a layer over all pages, as `TensorPlan` has it. O(layers).
 
         Args:
             group: for a layer that is in several groups; None: the first that has it.
+            draft: whether a layer of the draft model is meant.
 
         Raises:
             LengthError: there is none.
         """
-        for (at, owner, name), view in self._views.items():
+        for (at, owner, name), view in (self._drafts if draft else self._views).items():
             if (at, name) == (layer, component) and group in (None, owner):
                 return view
         raise LengthError("layer", layer, None, None, f"it has no {component} in the plan")

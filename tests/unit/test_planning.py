@@ -7,9 +7,11 @@ import pytest
 
 import octavo
 from octavo import Attention, BudgetTooSmall, LengthError, ModelSpec, Plan, PlanError
-from octavo.geometry import ALIGNMENT, align
-from octavo.planning import parse_memory
-from octavo.spec import State
+from octavo.budget import parse_memory
+from octavo.kernels import KERNELS
+from octavo.layouts import ALIGNMENT
+from octavo.planning import memory_for
+from octavo.spec import Cross, Latent, Shared, State
 
 SPEC = ModelSpec("small", (Attention(2, 16, 16), Attention(1, 24, 8)), 64)
 TOKEN = (2 * 32 + 32) * 2  # bytes of one token in bf16
@@ -67,20 +69,19 @@ def test_endless_digits_are_refused(memory):
         parse_memory(memory)
 
 
-@pytest.mark.parametrize(
-    "spec", [None, "llama", {"model_type": "llama"}, ModelSpec("states", (State(8),))]
-)
-def test_refuses_what_is_no_spec_of_attention(spec):
-    """A plan with bytes needs a ModelSpec whose layers are all attention."""
-    with pytest.raises(PlanError, match="spec is"):
-        octavo.plan(spec, "1MiB")
+@pytest.mark.parametrize("spec", [None, "llama", {"model_type": "llama"}])
+@pytest.mark.parametrize("name", ["spec", "draft"])
+def test_refuses_what_is_no_spec(spec, name):
+    """A plan with bytes needs a ModelSpec, and a draft is another."""
+    with pytest.raises(PlanError, match=f"{name} is|^spec is"):
+        octavo.plan(**{"spec": SPEC, "memory": "1MiB"} | {name: spec or 3})
 
 
 def test_the_largest_memory_is_planned_and_explained():
     """The most memory that can be asked for gives a plan and its text."""
     plan = octavo.plan(SPEC, 2**63 - 1)
 
-    assert 2**31 - 1 == plan.num_pages
+    assert (2**31 - 1) // 16 == plan.num_pages
     assert "8388608 TiB" in plan.explain()
     assert plan.to_dict()["budget"]["total"] == 2**63 - 1
 
@@ -127,10 +128,9 @@ def test_tensors_lie_one_after_the_other():
     assert [n * stride for stride in strides] == [t.bytes for t in plan.tensors]
     end = 0
     for tensor in plan.tensors:
-        assert align(end) == tensor.offset
-        assert 0 == tensor.offset % ALIGNMENT
-        end = tensor.offset + tensor.bytes
-    assert align(end) == plan.arena_bytes
+        assert end == tensor.offset
+        end = -(-(tensor.offset + tensor.bytes) // ALIGNMENT) * ALIGNMENT
+    assert end == plan.arena_bytes
 
 
 def test_head_order_swaps_two_axes():
@@ -147,7 +147,7 @@ def test_bytes_follow_the_dtype(dtype):
     """Half the element, half the page."""
     plan = octavo.plan(SPEC, 10**6, dtype=dtype)
 
-    assert TOKEN // 2 * plan.dtype.bytes == plan.bytes_per_token
+    assert TOKEN // 2 * plan.dtype.bits // 8 == plan.bytes_per_token
 
 
 def test_one_more_byte_makes_one_more_page():
@@ -269,11 +269,12 @@ def test_to_dict_is_json():
         data[key]
         for key in ("page_bytes", "bytes_per_token", "sequence_bytes", "max_sequences", "tokens")
     )
-    assert {"parents": 130, "parent_bytes": 768, "null_bytes": 768} == data["pool"]
+    assert {"parents": 129, "parent_bytes": 768, "null_bytes": 768} == data["pool"]
     assert plan.budget._asdict() == data["budget"]
-    assert [
-        {"name": "full", "layers": [0, 1], "pages": 130, "usable_pages": 129, "page_bytes": 768}
-    ] == data["groups"]
+    assert plan.memory._asdict() == data["memory"]
+    assert [("full", "tokens", [0, 1], 130, 129, 768, 1, 768)] == [
+        (*tuple(group.values())[:7], group["kept_bytes"]) for group in data["groups"]
+    ]
     assert json.dumps(Plan.from_pages(9, 4).to_dict())
 
 
@@ -311,3 +312,243 @@ def test_kinds_of_groups_are_checked():
         Plan.from_pages(9, 4, {"full": 3})
     with pytest.raises(PlanError, match="only states"):
         Plan.from_pages(9, 4, {"full": Attention(1, 1, 1)}, parts={"full": 2})
+
+
+# -- what plans refuse, and by which name ----------------------------------------------------------
+
+
+WINDOWED = ModelSpec(
+    "windowed", (Attention(2, 16, 16), Attention(2, 16, 16, window=8)) * 2, max_length=128
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments", "message"),
+    [
+        (SPEC, {"layout": "tiled"}, "layout is 'tiled'; it must be one of component, slab, packed"),
+        (SPEC, {"scales": "row", "dtype": "int8"}, "scales is 'row'; it must be one of none,"),
+        (SPEC, {"scales": "head"}, "scales is 'head'; bf16 is not quantised and has no scales"),
+        (SPEC, {"scales": "none", "dtype": "int8"}, "int8 needs scales: tensor, token or head"),
+        (
+            SPEC,
+            {"state_dtype": "int8"},
+            "state_dtype is 'int8'; states are kept in 16 bits",
+        ),
+        (SPEC, {"conv_dtype": "fp8"}, "conv_dtype is 'fp8'; states are kept in 16 bits"),
+        (SPEC, {"tp": 0}, "tp is 0; it must be an int of at least 1"),
+        (WINDOWED, {"tp": 4, "pp": 5}, "pp is 5; it must be an int of at least 1 and at most 4"),
+        (ModelSpec("odd", (Attention(6, 8, 8),)), {"tp": 4}, "tp is 4; it must divide the 6 key/"),
+        (ModelSpec("s", (State((6, 8)),)), {"tp": 4}, "it must divide the first axis of a state"),
+        (WINDOWED, {"pp": 4}, "pp is 4; each rank must have layers of every group"),
+        (SPEC, {"utilization": 0}, "utilization is 0; it must be above 0 and at most 1"),
+        (SPEC, {"utilization": 1.1}, "utilization is 1.1; it must be above 0 and at most 1"),
+        (SPEC, {"utilization": "1e-999999999"}, "utilization is '1e-999999999'; it must be above"),
+        (SPEC, {"utilization": "nan"}, "utilization is 'nan'; it must be above 0 and at most 1"),
+        (SPEC, {"weights": -1}, "weights is -1; give bytes as an int"),
+        (SPEC, {"activations": "lots"}, "activations is 'lots'; give bytes as an int"),
+        (SPEC, {"max_step_tokens": 0}, "max_step_tokens is 0; it must be an int of at least 1"),
+        (SPEC, {"sequences": 0}, "sequences is 0; it must be an int of at least 1"),
+        (SPEC, {"max_length": 2**31}, "max_length is 2147483648; it must be an int of at least 1"),
+        (
+            ModelSpec("l", (Latent(8),)),
+            {"dtype": "int8"},
+            "latents are kept in fp8 or wider",
+        ),
+        (
+            ModelSpec("i", (Attention(1, 3, 3),)),
+            {"dtype": "int4"},
+            "dtype is 'int4'; 3 elements do not fill whole bytes",
+        ),
+        (
+            ModelSpec("t", ((Attention(1, 4, 4), Attention(2, 4, 4)),)),
+            {},
+            "spec is 't'; a layer has at most one kind of each lifetime",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_model_is_named(spec, arguments, message):
+    """Field, value, and what would be right."""
+    with pytest.raises(PlanError) as caught:
+        octavo.plan(spec, "1MiB", page_size=4, **arguments)
+
+    assert message in str(caught.value)
+
+
+def test_shared_layers_stay_with_their_owner():
+    """A pipeline stage cannot read another one's cache."""
+    spec = ModelSpec("shared", (Attention(1, 8, 8), Attention(1, 8, 8), Shared(0), Shared(1)))
+    beside = ModelSpec("beside", (Attention(1, 8, 8), State(8), (Shared(0), State(8))))
+
+    with pytest.raises(PlanError, match="shares the cache of layer 0, another stage"):
+        octavo.plan(spec, "1MiB", pp=2)
+    with pytest.raises(PlanError, match="shares the cache of layer 0, another stage"):
+        octavo.plan(beside, "1MiB", pp=3)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ("flash_attn", {"page_size": 16}, "page_size is 16; flash_attn takes multiples of 256"),
+        ("onnxruntime", {"page_size": 8}, "page_size is 8; onnxruntime takes multiples of 16"),
+        ("onnxruntime", {"page_size": 48}, "page_size is 48; onnxruntime takes powers of two"),
+        ("tensorrt", {"page_size": 24, "order": "head"}, "tensorrt takes powers of two"),
+        ("tensorrt", {"page_size": 32}, "order is 'token'; tensorrt reads pages in order 'head'"),
+        ("vllm", {"page_size": 24}, "page_size is 24; vllm takes multiples of 16"),
+        ("flashinfer", {"page_size": 7}, "head size is (12, 8); flashinfer takes multiples of 8"),
+        ("cudnn", {}, "kernel is 'cudnn'; known kernels are: flash_attn, flashinfer, onnxruntime"),
+    ],
+)
+def test_demands_of_kernels(kernel, options, message):
+    """A page or a head that a kernel cannot read is refused by the kernel's name."""
+    spec = ModelSpec("odd", (Attention(2, 12, 8),)) if "head size" in message else SPEC
+    with pytest.raises(PlanError) as caught:
+        octavo.plan(spec, "1MiB", max_length=256, kernel=kernel, **options)
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernels_that_are_served(kernel):
+    """Pages of 256 tokens in the kernel's order suit each of them."""
+    order = KERNELS[kernel].order or "token"
+
+    assert octavo.plan(SPEC, "1MiB", page_size=256, max_length=256, order=order, kernel=kernel)
+
+
+def test_pages_within_reach_of_32_bit_offsets():
+    """The last element of the last addressable page has an offset below 2**31, the next one not."""
+    plan = octavo.plan(WINDOWED, "1MiB", page_size=4, layout="packed", dtype="fp32")
+    for tensor in plan.tensors:
+        pages = tensor.max_addressable_pages
+        elements = tensor.page_bytes * 8 // tensor.dtype.bits
+        last = (pages - 1) * (tensor.page_stride * 8 // tensor.dtype.bits) + elements - 1
+
+        assert last < 2**31 <= last + tensor.page_stride * 8 // tensor.dtype.bits
+
+
+# -- memories --------------------------------------------------------------------------------------
+
+
+def test_what_a_device_leaves():
+    """memory x utilisation - weights - activations - other, in exact integers, and all echoed."""
+    plan = octavo.plan(
+        SPEC, "1MB", utilization=0.9, weights="100kB", activations=2000, other="1KiB"
+    )
+
+    assert (10**6, "0.9", 10**5, 2000, 1024, 900_000 - 103_024) == plan.memory
+    assert plan.memory.available == plan.budget.total
+
+
+def test_negative_memory_shows_every_term():
+    """Where nothing is left the error has each term, and what would be enough is."""
+    taken = {"utilization": "0.5", "weights": 5000, "activations": 300, "other": 20}
+    with pytest.raises(BudgetTooSmall) as caught:
+        octavo.plan(SPEC, 10_000, page_size=4, **taken)
+
+    text = "10000 x 0.5 - 5000 weights - 300 activations - 20 other = -320 bytes for the cache"
+    assert text in str(caught.value)
+    assert octavo.plan(SPEC, caught.value.need, page_size=4, **taken).usable_pages == 1
+    with pytest.raises(BudgetTooSmall):
+        octavo.plan(SPEC, caught.value.need - 1, page_size=4, **taken)
+
+
+def test_the_rank_with_the_least_memory_counts():
+    """Memories of several ranks: page ids are valid on all of them."""
+    assert octavo.plan(SPEC, ["1MiB", 50_000]) == octavo.plan(SPEC, 50_000)
+
+
+@pytest.mark.parametrize("layout", ["component", "slab", "packed"])
+@pytest.mark.parametrize(("sequences", "length"), [(1, 4), (1, 128), (20, 100), (333, 9)])
+def test_memory_for_a_wish(layout, sequences, length):
+    """Exactly enough: one byte less and the sequences do not fit."""
+    wish = {"sequences": sequences, "length": length}
+    need = memory_for(WINDOWED, **wish, page_size=4, layout=layout)
+    options = {"page_size": 4, "layout": layout, "max_length": length}
+
+    assert octavo.plan(WINDOWED, need, **options).max_sequences(length) >= sequences
+    with pytest.raises(BudgetTooSmall) as caught:
+        octavo.plan(WINDOWED, need - 1, sequences=sequences, **options)
+    assert need == caught.value.need
+
+
+def test_a_wish_beyond_int32():
+    """Pages that no int32 can number are refused, whatever the memory."""
+    with pytest.raises(PlanError, match="take more pages than an int32 can number"):
+        memory_for(SPEC, sequences=2**31, length=64)
+
+
+def test_capacity_in_whole_sequences_is_exact():
+    """The whole part of max_sequences can be held with each group in parents of its own."""
+    plan = octavo.plan(WINDOWED, 300_000, page_size=4)
+    for length in range(1, 129):
+        whole = int(plan.max_sequences(length))
+
+        assert plan.parents(whole, length) <= plan.usable_pages < plan.parents(whole + 1, length)
+
+
+# -- further groups --------------------------------------------------------------------------------
+
+
+def test_a_cross_input_of_fixed_length_is_counted():
+    """Positions of another input cost a sequence the same whatever its own length."""
+    layers = ((Attention(2, 8, 8), Cross(2, 8, 8, length=10)),) * 2
+    plan = octavo.plan(ModelSpec("speech", layers, 64), 10**5, page_size=4)
+
+    assert (128, 1280) == (plan.bytes_per_token, plan.fixed_bytes_per_sequence)
+    assert 128 * 5 + 1280 == plan.kept_bytes(5)
+    assert 3 == plan.groups["cross"].steady_pages(1, 4)
+
+
+def test_inputs_alone_need_a_length():
+    """Where nothing but another input is kept, its length says what fits."""
+    with pytest.raises(PlanError, match="cross inputs alone are planned by their length"):
+        octavo.plan(ModelSpec("c", (Cross(1, 8, 8),)), 10**5)
+    with pytest.raises(PlanError, match="an input's length must be known"):
+        Plan.from_pages(9, 4, {"cross": Cross(1, 8, 8)}).max_sequences(1)
+    assert (
+        32
+        == octavo.plan(ModelSpec("c", (Cross(1, 8, 8, 64),)), 65536).fixed_bytes_per_sequence // 64
+    )
+
+
+def test_layers_of_two_kinds():
+    """Attention beside a state in one layer: a page table each."""
+    spec = ModelSpec("beside", ((Attention(1, 8, 8), State((2, 8), (3, 2))),) * 3, 64)
+    plan = octavo.plan(spec, 10**5, page_size=4)
+
+    assert [("full", (0, 1, 2)), ("state", (0, 1, 2))] == [
+        (group.name, group.layers) for group in plan.groups.values()
+    ]
+    assert 3 * (16 * 4 + 6 * 2) == plan.fixed_bytes_per_sequence
+
+
+def test_a_state_alone():
+    """A model without tokens to keep is bounded by its states."""
+    plan = octavo.plan(ModelSpec("mamba", (State((4, 16), (8, 3)),) * 4), 10**5)
+
+    assert (0, 4 * (256 + 48)) == (plan.bytes_per_token, plan.fixed_bytes_per_sequence)
+    assert plan.usable_pages == plan.max_sequences(10**6)
+    assert "sequences of 2,147,483,647" in plan.explain()
+
+
+@pytest.mark.parametrize("layout", ["component", "slab"])
+def test_flat_pages_cover_a_state(layout):
+    """Where one id counts in every group, pages grow until they are as large as a state."""
+    spec = ModelSpec("hybrid", (Attention(1, 8, 8), State((64, 64))), 4096)
+    plan = octavo.plan(spec, 10**6, page_size=16, layout=layout)
+
+    assert 512 == plan.page_size  # of 32 bytes each: 16,384 bytes
+    assert octavo.plan(spec, 10**6, page_size=16).page_size == 16
+
+
+def test_ranks_of_stages_number_pages_alike():
+    """Page size, K, parts and the count of pages are one for all ranks."""
+    spec = ModelSpec("deep", (*WINDOWED.layers, *WINDOWED.layers, Attention(2, 16, 16)), 128)
+    for layout in ("packed", "slab", "component"):
+        plan = octavo.plan(spec, 300_000, page_size=4, pp=2, layout=layout)
+
+        assert {plan.num_pages} == {one.num_pages for one in plan.stages}
+        assert {plan.max_length} == {one.max_length for one in plan.stages}
+        for name in plan.groups:
+            assert 1 == len({one.ids(name) for one in plan.stages})
+            assert 1 == len({one.groups[name].parts for one in plan.stages})

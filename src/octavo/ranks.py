@@ -1,0 +1,273 @@
+"""The plan of every rank of a request: its pages' components, where they lie, where bytes go.
+
+Exact integers; knows no device and allocates nothing. `octavo.planning` checks what is asked for.
+"""
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from octavo.budget import Budget, Memory
+from octavo.components import Component, Elements, Order, components_of
+from octavo.errors import PlanError
+from octavo.geometry import Part, Row, fit_geometry
+from octavo.layouts import (
+    Flat,
+    Layout,
+    TensorPlan,
+    flat_components,
+    flat_slab,
+    lay_flat,
+    lay_packed,
+)
+from octavo.lifetimes import Lifetime, group_name, lifetime_of
+from octavo.packing import Limits, pack
+from octavo.plans import MAX_PAGES, GroupPlan, Plan
+from octavo.spec import Cross, ModelSpec, Shared
+
+_SCORED_LENGTH = 2**15  # tokens a packed layout is chosen for where no longest sequence is known
+_STATE_ALIGNMENT = 16  # tokens pages grow by where they must cover a state
+
+
+class Request(NamedTuple):
+    """What every rank of a plan has in common; as the arguments of `plan`."""
+
+    memory: Memory
+    page_size: int
+    elements: Elements
+    wanted: int | None
+    sequences: int
+    order: Order
+    layout: Layout | None
+    draft: ModelSpec | None
+    max_step_tokens: int
+    tp: int
+    stages: list[ModelSpec]
+
+
+def plan_ranks(request: Request) -> Plan | None:
+    """The plan of all ranks; None: the sequences asked for do not fit."""
+    made = [_plan_rank(stage, request, None, MAX_PAGES) for stage in request.stages]
+    found = [one for one in made if one is not None]
+    if len(found) < len(made):
+        return None
+    return found[0] if len(found) == 1 else _agree(found, request)
+
+
+def _agree(made: list[Plan], request: Request) -> Plan | None:
+    """Page ids are one space for all ranks: K of the fullest one, and the fewest pages of any."""
+    length = _scored_length(request.stages[0], request)
+    fullest = min(made, key=lambda one: one.max_sequences(length))
+    if any(set(one.groups) != set(fullest.groups) for one in made):
+        raise PlanError("pp", len(made), "each rank must have layers of every group")
+    like = fullest if fullest.packed else None
+    request = request._replace(page_size=max(one.page_size for one in made))
+    pages, ranks = MAX_PAGES, made
+    for _ in range(2):  # the second time with no more pages than any rank had room for
+        tried = [_plan_rank(stage, request, like, pages) for stage in request.stages]
+        ranks = [one for one in tried if one is not None]
+        if len(ranks) < len(tried):
+            return None
+        pages = min(one.num_pages for one in ranks)
+    tightest = min(ranks, key=lambda one: one.budget.remainder if one.budget else 0)
+    longest = min(one.max_length or MAX_PAGES for one in ranks)
+    stages = tuple(replace(one, max_length=longest) for one in ranks)
+    return replace(tightest, max_length=longest, stages=stages)
+
+
+def _plan_rank(spec: ModelSpec, request: Request, like: Plan | None, most: int) -> Plan | None:
+    """The plan of one rank, of at most ``most`` pages; ``like``: with the K of that plan."""
+    lifetimes = _lifetimes(spec, request.draft)
+    layout = request.layout or ("component" if len(lifetimes) == 1 else "packed")
+    page_size = request.page_size
+    if layout != "packed":
+        page_size = _covering(spec, request, page_size)
+    components = _components(spec, request, page_size)
+    groups = {name: [c for c in components if c.group == name] for name in lifetimes}
+    if layout == "packed":
+        made = _plan_packed(spec, request, lifetimes, groups, like, most)
+    else:
+        flat = flat_slab(groups) if layout == "slab" else flat_components(components)
+        made = _plan_flat(spec, request, lifetimes, groups, flat, page_size, layout, most)
+    return None if made is None else _with_length(made, request)
+
+
+def _components(spec: ModelSpec, request: Request, page_size: int) -> list[Component]:
+    found = components_of(spec, request.elements, page_size, request.order)
+    if request.draft is not None:
+        found += components_of(
+            request.draft, request.elements, page_size, request.order, draft=True
+        )
+    return found
+
+
+def _lifetimes(spec: ModelSpec, draft: ModelSpec | None) -> dict[str, Lifetime]:
+    kinds = spec.kinds() + ([] if draft is None else draft.kinds())
+    found = {
+        group_name(kind): lifetime_of(kind) for _, kind in kinds if not isinstance(kind, Shared)
+    }
+    return dict(sorted(found.items(), key=lambda item: _ORDER[item[1].form]))
+
+
+_ORDER = {"tokens": 0, "state": 1, "cross": 2}
+
+
+def _covering(spec: ModelSpec, request: Request, page_size: int) -> int:
+    """The page size whose widest row covers every state, where one id counts in every group."""
+    rows: dict[tuple[str, int], list[Part]] = {}
+    for component in _components(spec, request, 1):
+        is_state = component.name in ("recurrent", "conv")
+        part = Part(component.name, *((0, component.bytes) if is_state else (component.bytes, 0)))
+        layer = -1 - component.layer if component.draft else component.layer
+        rows.setdefault((component.group, layer), []).append(part)
+    listed = [Row(group, layer, tuple(parts)) for (group, layer), parts in rows.items()]
+    if not any(row.constant_bytes for row in listed):
+        return page_size
+    if not any(row.slot_bytes for row in listed):
+        return page_size
+    return fit_geometry(listed, page_size, _STATE_ALIGNMENT).page_size
+
+
+def _plan_flat(
+    spec: ModelSpec,
+    request: Request,
+    lifetimes: dict[str, Lifetime],
+    groups: dict[str, list[Component]],
+    flat: Flat,
+    page_size: int,
+    layout: Layout,
+    most: int,
+) -> Plan | None:
+    total, block = request.memory.available, flat.page_bytes
+    pages = flat.most_pages(total, min(most, MAX_PAGES // page_size))
+    if pages < 2:
+        return None
+    used, usable = flat.size(pages), pages - 1
+    kept, scales, reserved = (sum(_sizes(found)[i] for found in groups.values()) for i in range(3))
+    budget = Budget(
+        total=total,
+        payload=usable * kept,
+        padding=used - pages * block + usable * (block - kept - scales - reserved),
+        null_page=block,
+        scales=usable * scales,
+        reserved=usable * reserved,
+        remainder=total - used,
+    )
+    plans = {
+        name: _group(name, lifetimes[name], found, sum(c.bytes for c in found))
+        for name, found in groups.items()
+    }
+    tensors = tuple(lay_flat(flat, pages))
+    return _made(spec, request, page_size, pages, plans, budget, tensors, layout)
+
+
+def _plan_packed(
+    spec: ModelSpec,
+    request: Request,
+    lifetimes: dict[str, Lifetime],
+    groups: dict[str, list[Component]],
+    like: Plan | None,
+    most: int,
+) -> Plan | None:
+    page_size, total = request.page_size, request.memory.available
+    length = _scored_length(spec, request)
+    pages = {
+        name: max(1, life.steady_pages(length, page_size)) if life.form == "tokens" else 1
+        for name, life in lifetimes.items()
+    }
+    states = next((name for name, life in lifetimes.items() if life.form == "state"), None)
+    fixed = (
+        None
+        if like is None
+        else {g.name: (g.pages_per_parent, g.parts) for g in like.groups.values()}
+    )
+    limits = Limits(most - 1, 2**31 // page_size - 1)
+    packing = pack(groups, states, pages, total, limits, fixed)
+    if packing is None:
+        return None
+    parents = packing.parents
+    kept = {name: _sizes(found) for name, found in groups.items()}
+    parts = {name: packing.loads[name].parts for name in groups}
+    per = packing.per_parent
+    worst = min(groups, key=lambda name: sum(kept[name]) * per[name] // parts[name])
+    shares = [size * per[worst] // parts[worst] for size in kept[worst]]
+    used = packing.size(parents)
+    budget = Budget(
+        total=total,
+        payload=parents * shares[0],
+        padding=parents * (packing.parent_bytes - sum(shares)),
+        null_page=packing.null_bytes,
+        scales=parents * shares[1],
+        reserved=parents * shares[2],
+        remainder=total - used,
+    )
+    plans = {
+        name: _group(name, lifetimes[name], found, packing.page_bytes(name), per[name], parts[name])
+        for name, found in groups.items()
+    }
+    tensors = tuple(lay_packed(packing))
+    return _made(spec, request, page_size, parents + 1, plans, budget, tensors, "packed")
+
+
+def _scored_length(spec: ModelSpec, request: Request) -> int:
+    return request.wanted or spec.max_length or _SCORED_LENGTH
+
+
+def _sizes(components: list[Component]) -> tuple[int, int, int]:
+    """Bytes of a page: what is kept, its scales, and those of a draft."""
+    kept = sum(c.bytes for c in components if not c.is_scale and not c.draft)
+    scales = sum(c.bytes for c in components if c.is_scale and not c.draft)
+    return kept, scales, sum(c.bytes for c in components if c.draft)
+
+
+def _group(
+    name: str,
+    lifetime: Lifetime,
+    components: list[Component],
+    page_bytes: int,
+    per_parent: int = 1,
+    parts: int = 1,
+) -> GroupPlan:
+    layers = tuple(dict.fromkeys(c.layer for c in components if not c.draft))
+    kept = sum(component.bytes for component in components)
+    return GroupPlan(name, layers, page_bytes, lifetime, per_parent, parts, kept)
+
+
+def _made(
+    spec: ModelSpec,
+    request: Request,
+    page_size: int,
+    num_pages: int,
+    groups: dict[str, GroupPlan],
+    budget: Budget,
+    tensors: tuple[TensorPlan, ...],
+    layout: Layout,
+) -> Plan:
+    inputs = [kind.length or 0 for _, kind in spec.kinds() if isinstance(kind, Cross)]
+    if "cross" in groups:
+        groups = groups | {"cross": replace(groups["cross"], input_tokens=max(inputs, default=0))}
+    return Plan(
+        page_size=page_size,
+        num_pages=num_pages,
+        groups=MappingProxyType(groups),
+        spec=spec,
+        elements=request.elements,
+        order=request.order,
+        budget=budget,
+        memory=request.memory,
+        tensors=tensors,
+        layout=layout,
+        max_step_tokens=request.max_step_tokens,
+        tp=request.tp,
+    )
+
+
+def _with_length(made: Plan, request: Request) -> Plan | None:
+    """The plan with its longest sequence; None: the sequences asked for do not fit."""
+    assert made.spec is not None
+    if not made.parents(1, 1):
+        raise PlanError("spec", made.spec.name, "cross inputs alone are planned by their length")
+    if made.parents(request.sequences, request.wanted or 1) > made.usable_pages:
+        return None
+    longest = request.wanted or min(made.spec.max_length or MAX_PAGES, made.tokens)
+    return replace(made, max_length=longest)
