@@ -102,29 +102,33 @@ def llama4(**fields):
 def granite(heads, kv_heads, layers, attention, width, mamba_heads):
     """A Granite 4.0 H decoder by its published fields."""
     types = ["attention" if layer in attention else "mamba" for layer in range(layers)]
-    return read_spec({
-        "model_type": "granitemoehybrid",
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "layer_types": types,
-        "mamba_n_heads": mamba_heads,
-        "mamba_d_head": 64,
-        "mamba_d_state": 128,
-    })
+    return read_spec(
+        {
+            "model_type": "granitemoehybrid",
+            "num_hidden_layers": layers,
+            "hidden_size": width,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "layer_types": types,
+            "mamba_n_heads": mamba_heads,
+            "mamba_d_head": 64,
+            "mamba_d_state": 128,
+        }
+    )
 
 
 def dense(model_type, layers, width, heads, kv_heads, **more):
     """A plain decoder by its published fields."""
-    return read_spec({
-        "model_type": model_type,
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        **more,
-    })
+    return read_spec(
+        {
+            "model_type": model_type,
+            "num_hidden_layers": layers,
+            "hidden_size": width,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            **more,
+        }
+    )
 
 
 def per_token(spec):
@@ -156,18 +160,20 @@ def state_bytes(kind):
     ids=["Llama-3.1-405B", "Qwen3-1.7B", "Qwen3-30B-A3B", "GLM-4.5", "Command-R-v01"],
 )
 def test_plain_models_of_the_cases(spec, bytes_per_token):
-    """Rows of the model table that have no config here: their layers make up the published bytes."""
+    """Rows of the model table without a config here: their layers make up the published bytes."""
     assert bytes_per_token == per_token(spec)
 
 
 def test_deepseek_v32_has_an_indexer():
     """Beside latent and rope, 128 elements of an indexer's key in each of 61 layers."""
-    spec = read_spec({
-        "model_type": "deepseek_v32",
-        "num_hidden_layers": 61,
-        "hidden_size": 7168,
-        "num_nextn_predict_layers": 1,
-    })
+    spec = read_spec(
+        {
+            "model_type": "deepseek_v32",
+            "num_hidden_layers": 61,
+            "hidden_size": 7168,
+            "num_nextn_predict_layers": 1,
+        }
+    )
 
     assert (Latent(512, 64, indexer=128),) * 61 == spec.layers
     assert (Latent(512, 64, indexer=128),) == spec.mtp
@@ -201,18 +207,20 @@ def test_llama_4_chunks():
 
 def test_gemma_4_types_have_heads_of_their_own():
     """8 full layers of one head of 512 beside 40 with a window and 8 heads of 256."""
-    spec = read_spec({
-        "model_type": "gemma4_text",
-        "num_hidden_layers": 48,
-        "hidden_size": 3840,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 256,
-        "global_head_dim": 512,
-        "num_global_key_value_heads": 1,
-        "attention_k_eq_v": True,
-        "sliding_window": 1024,
-    })
+    spec = read_spec(
+        {
+            "model_type": "gemma4_text",
+            "num_hidden_layers": 48,
+            "hidden_size": 3840,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 256,
+            "global_head_dim": 512,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "sliding_window": 1024,
+        }
+    )
     full = [layer for layer in spec.layers if layer.window is None]
 
     assert [Attention(1, 512, 512)] * 8 == full
@@ -222,15 +230,17 @@ def test_gemma_4_types_have_heads_of_their_own():
 
 def test_whisper_attends_to_a_recording():
     """Every decoder layer keeps its own tokens and the recording's keys and values."""
-    spec = read_spec({
-        "model_type": "whisper",
-        "d_model": 1280,
-        "encoder_layers": 32,
-        "decoder_layers": 4,
-        "decoder_attention_heads": 20,
-        "num_hidden_layers": 32,
-        "max_target_positions": 448,
-    })
+    spec = read_spec(
+        {
+            "model_type": "whisper",
+            "d_model": 1280,
+            "encoder_layers": 32,
+            "decoder_layers": 4,
+            "decoder_attention_heads": 20,
+            "num_hidden_layers": 32,
+            "max_target_positions": 448,
+        }
+    )
 
     assert ((Attention(20, 64, 64), Cross(20, 64, 64)),) * 4 == spec.layers
     assert 448 == spec.max_length

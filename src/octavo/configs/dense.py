@@ -1,13 +1,19 @@
 """Families in which every layer sees every token."""
 
-from octavo.configs.fields import Fields, keys_and_values
+from octavo.configs.fields import Fields, with_windows
 from octavo.errors import ConfigError
 from octavo.spec import Attention, Layer
 
 
 def full(fields: Fields) -> list[Layer]:
-    """Keys and values of every token in every layer."""
-    return [keys_and_values(fields)] * fields.layers
+    """Keys and values of every token in every layer, unless ``layer_types`` says otherwise."""
+    return with_windows(fields, lambda layer: False)
+
+
+def unshared(fields: Fields) -> list[Layer]:
+    """Every query head has a key and a value of its own, whatever else the file may say."""
+    dim = fields.divide("hidden_size", fields.width, fields.heads)
+    return [Attention(fields.heads, dim, dim)] * fields.layers
 
 
 def one_or_all_heads(fields: Fields) -> list[Layer]:

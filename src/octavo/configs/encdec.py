@@ -21,8 +21,8 @@ def bart(fields: Fields) -> list[Layer]:
 
 
 def t5(fields: Fields) -> list[Layer]:
-    """As many decoder as encoder layers unless told; heads are ``d_kv`` wide, whatever the width."""
-    layers = fields.layer_count("num_decoder_layers", default=fields.get("num_layers"))
+    """As many decoder as encoder layers unless told; heads are ``d_kv`` wide."""
+    layers = fields.layer_count("num_decoder_layers", default=fields.layers)
     return _both(layers, fields.heads, fields.count("d_kv"))
 
 

@@ -5,6 +5,7 @@ called. A field that is null is not left out: it says that there is none.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from octavo.errors import ConfigError
@@ -44,6 +45,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
 }
 """What families call the same thing, the common name first."""
+
+Kinds = Mapping[str, Callable[[], Layer]]
+"""By type of layer, what makes a layer of it; asked only for types that there are."""
 
 _OLD_LAYER_TYPES = {
     "attention": FULL,
@@ -196,7 +200,7 @@ class Fields:
 
     def by_type(
         self,
-        kinds: Mapping[str, Callable[[], Layer]],
+        kinds: Kinds,
         rule: Callable[[int], str],
         name: str = "layer_types",
     ) -> list[Layer]:
@@ -210,6 +214,16 @@ def keys_and_values(fields: Fields) -> Attention:
     """What one token leaves in a plain layer: a key and a value of every key/value head."""
     dim = fields.head_dim()
     return Attention(fields.kv_heads(), dim, dim)
+
+
+def with_windows(fields: Fields, slides: Callable[[int], bool]) -> list[Layer]:
+    """Plain layers with a window where ``layer_types``, or else ``slides(layer)``, says so.
+
+    A window that is null means that ``slides`` has nothing to say.
+    """
+    plain, known = keys_and_values(fields), fields.get("sliding_window") is not None
+    kinds: Kinds = {FULL: lambda: plain, SLIDING: lambda: replace(plain, window=fields.window())}
+    return fields.by_type(kinds, lambda layer: SLIDING if known and slides(layer) else FULL)
 
 
 def _checked(name: str, value: object, low: int) -> int:

@@ -7,8 +7,16 @@ whole kernel.
 from dataclasses import replace
 from typing import Any
 
-from octavo.configs.dense import full
-from octavo.configs.fields import CONV, FULL, HYBRID, LINEAR, SLIDING, Fields, keys_and_values
+from octavo.configs.fields import (
+    CONV,
+    FULL,
+    HYBRID,
+    LINEAR,
+    SLIDING,
+    Fields,
+    Kinds,
+    keys_and_values,
+)
 from octavo.configs.latent import row
 from octavo.errors import ConfigError
 from octavo.spec import Attention, Layer, Shape, State
@@ -47,15 +55,23 @@ def _mamba_d(fields: Fields, inner: int) -> State:
 
 
 def mamba(fields: Fields) -> list[Layer]:
-    """A Mamba 1 state in every layer, no attention."""
-    inner = _inner(fields, "expand")
+    """A Mamba 1 state in every layer, no attention.
+
+    ``intermediate_size`` is the inner width where it is there: Falcon Mamba's ``expand`` is not.
+    """
+    given = fields.get("intermediate_size") is not None
+    inner = fields.count("intermediate_size") if given else _inner(fields, "expand")
     state = _mamba1(inner, fields.count("state_size"), fields.count("conv_kernel"))
     return [state] * fields.layers
 
 
 def mamba2(fields: Fields) -> list[Layer]:
     """A Mamba 2 state in every layer, no attention."""
-    heads, dim, inner = fields.count("num_heads"), fields.count("head_dim"), _inner(fields, "expand")
+    heads, dim, inner = (
+        fields.count("num_heads"),
+        fields.count("head_dim"),
+        _inner(fields, "expand"),
+    )
     if heads * dim != inner:
         raise ConfigError("head_dim", dim, f"{heads} heads of it must make up {inner}")
     sizes = ("state_size", "n_groups", "conv_kernel")
@@ -71,14 +87,14 @@ def jamba(fields: Fields) -> list[Layer]:
     state = _mamba1(
         _inner(fields, "mamba_expand"), fields.count("mamba_d_state"), fields.count("mamba_d_conv")
     )
-    kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: state}
+    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: state}
     return fields.by_type(kinds, lambda layer: FULL if layer % period == offset else LINEAR)
 
 
 def bamba(fields: Fields) -> list[Layer]:
     """Attention in the layers of ``attn_layer_indices``, else Mamba 2."""
     attention = fields.layer_indices("attn_layer_indices")
-    kinds = {
+    kinds: Kinds = {
         FULL: lambda: keys_and_values(fields),
         LINEAR: lambda: _mamba_d(fields, _inner(fields, "mamba_expand")),
     }
@@ -88,7 +104,7 @@ def bamba(fields: Fields) -> list[Layer]:
 def granite_hybrid(fields: Fields) -> list[Layer]:
     """``layer_types`` names the attention layers; without it every layer is Mamba 2."""
     name = "layer_types" if fields.get("layers_block_type") is None else "layers_block_type"
-    kinds = {
+    kinds: Kinds = {
         FULL: lambda: keys_and_values(fields),
         LINEAR: lambda: _mamba_d(fields, _inner(fields, "mamba_expand")),
     }
@@ -122,7 +138,7 @@ def nemotron_h(fields: Fields) -> list[Layer]:
     return _nemotron_layers(fields, types)
 
 
-def nemotron_h_mtp(fields: Fields, layers: list[Layer]) -> tuple[Layer, ...]:
+def nemotron_h_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
     """``num_nextn_predict_layers`` times the pattern ``mtp_hybrid_override_pattern``."""
     count = fields.layer_count("num_nextn_predict_layers", default=0, low=0)
     name = "mtp_hybrid_override_pattern"
@@ -147,7 +163,7 @@ def _letters(name: str, pattern: object) -> list[str]:
 
 def _nemotron_layers(fields: Fields, types: list[Any]) -> list[Layer]:
     """The layers of these types; the file's own count of layers has no say."""
-    kinds = {
+    kinds: Kinds = {
         FULL: lambda: _nemotron_attention(fields),
         LINEAR: lambda: _nemotron_state(fields),
         **dict.fromkeys(_KEEPS_NOTHING, tuple),
@@ -176,10 +192,13 @@ def zamba(fields: Fields) -> list[Layer]:
     heads, inner = fields.count("n_mamba_heads"), _inner(fields, "mamba_expand")
     recurrent = (heads, fields.divide("mamba_expand", inner, heads), fields.count("mamba_d_state"))
     state = State(recurrent, _conv(inner, fields.count("mamba_d_conv")))
-    dim = 2 * fields.width // fields.heads
-    if fields.get("attention_head_dim") is not None:
-        dim = fields.count("attention_head_dim")
-    kinds = {HYBRID: lambda: (Attention(fields.kv_heads(), dim, dim), state), LINEAR: lambda: state}
+    dim = fields.get("attention_head_dim")
+    if dim is None:
+        dim = fields.divide("hidden_size", 2 * fields.width, fields.heads)
+    kinds: Kinds = {
+        HYBRID: lambda: (Attention(fields.kv_heads(), dim, dim), state),
+        LINEAR: lambda: state,
+    }
 
     def rule(layer: int) -> str:
         """The third layer is the first with attention; then they come by period."""
@@ -203,7 +222,7 @@ def zamba2(fields: Fields) -> list[Layer]:
     if fields.get("layers_block_type") is None and fields.layers != len(_ZAMBA2):
         right = f"the family's rule tells of {len(_ZAMBA2)} layers only"
         raise ConfigError("layers_block_type", None, right)
-    kinds = {HYBRID: lambda: both, LINEAR: lambda: state}
+    kinds: Kinds = {HYBRID: lambda: both, LINEAR: lambda: state}
     rule = {"m": LINEAR, "h": HYBRID}
     return fields.by_type(kinds, lambda layer: rule[_ZAMBA2[layer]], "layers_block_type")
 
@@ -214,7 +233,7 @@ def lfm2(fields: Fields) -> list[Layer]:
     Without ``layer_types``, ``full_attn_idxs`` lists the attention layers; without both, all are.
     """
     attention = fields.layer_indices("full_attn_idxs", list(range(fields.layers)))
-    kinds = {
+    kinds: Kinds = {
         FULL: lambda: keys_and_values(fields),
         CONV: lambda: State((), _conv(fields.width, fields.count("conv_L_cache"))),
     }
@@ -227,19 +246,17 @@ def _delta(fields: Fields) -> State:
     k_heads, v_heads = (fields.count(f"linear_num_{name}") for name in names)
     k_dim, v_dim = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
     channels = 2 * k_heads * k_dim + v_heads * v_dim
-    return State(
-        (v_heads, k_dim, v_dim), _conv(channels, fields.count("linear_conv_kernel_dim"))
-    )
+    return State((v_heads, k_dim, v_dim), _conv(channels, fields.count("linear_conv_kernel_dim")))
 
 
 def gated_delta(fields: Fields) -> list[Layer]:
     """Each ``full_attention_interval``-th layer attends, the others keep a gated delta state."""
     every = fields.count("full_attention_interval", default=4)
-    kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: _delta(fields)}
+    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: _delta(fields)}
     return fields.by_type(kinds, lambda layer: LINEAR if (layer + 1) % every else FULL)
 
 
-def gated_delta_mtp(fields: Fields, layers: list[Layer]) -> tuple[Layer, ...]:
+def gated_delta_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
     """Prediction layers attend, whatever the last layer does."""
     count = fields.layer_count("mtp_num_hidden_layers", default=0, low=0)
     return (keys_and_values(fields),) * count
@@ -248,7 +265,7 @@ def gated_delta_mtp(fields: Fields, layers: list[Layer]) -> tuple[Layer, ...]:
 def olmo_hybrid(fields: Fields) -> list[Layer]:
     """As gated delta: each fourth layer attends, and the last where that would be none."""
     layers = fields.layers
-    kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: _olmo_delta(fields)}
+    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: _olmo_delta(fields)}
     last = layers - 1 if layers < 4 else None
     return fields.by_type(kinds, lambda i: FULL if i % 4 == 3 or i == last else LINEAR)
 
@@ -276,11 +293,11 @@ def kimi_linear(fields: Fields) -> list[Layer]:
     """
     given = {"num_hidden_layers": fields.layers, **fields.part("linear_attn_config")}
     linear = Fields(given, {})
-    attention = {layer for layer in range(4, fields.layers, 4)}
+    attention = set(range(4, fields.layers, 4))
     if linear.get("full_attn_layers") is not None:
         attention = linear.layer_indices("full_attn_layers", first=1)
         _all_once(linear, attention)
-    kinds = {FULL: lambda: row(fields), LINEAR: lambda: _kimi_delta(fields, linear)}
+    kinds: Kinds = {FULL: lambda: row(fields), LINEAR: lambda: _kimi_delta(fields, linear)}
     return fields.by_type(kinds, lambda layer: FULL if layer in attention else LINEAR)
 
 
@@ -304,7 +321,7 @@ def minimax(fields: Fields) -> list[Layer]:
     """Lightning attention keeps a matrix a head; every other layer attends."""
     dim = fields.head_dim()
     state = State((fields.heads, dim, dim))
-    kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: state}
+    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: state}
     return fields.by_type(kinds, lambda layer: LINEAR if layer % 2 else FULL)
 
 
@@ -315,7 +332,7 @@ def minimax_listed(fields: Fields) -> list[Layer]:
         right = f"it must hold 0 or 1 for each of the {fields.layers} layers"
         raise ConfigError("attn_type_list", types, right)
     dim = fields.head_dim()
-    kinds = {1: full(fields)[0], 0: State((fields.heads, dim, dim))}
+    kinds: list[Layer] = [State((fields.heads, dim, dim)), keys_and_values(fields)]
     return [kinds[item] for item in types]
 
 
@@ -327,7 +344,6 @@ def recurrent_gemma(fields: Fields) -> list[Layer]:
     lru = fields.count("lru_width", default=fields.width)
     state = State((lru,), _conv(lru, fields.count("conv1d_width")))
     attention = replace(keys_and_values(fields), window=fields.window("attention_window_size"))
-    kinds = {SLIDING: lambda: attention, LINEAR: lambda: state}
+    kinds: Kinds = {SLIDING: lambda: attention, LINEAR: lambda: state}
     slides = [item == "attention" for item in pattern]
-    rule = lambda layer: SLIDING if slides[layer % len(slides)] else LINEAR  # noqa: E731
-    return fields.by_type(kinds, rule)
+    return fields.by_type(kinds, lambda i: SLIDING if slides[i % len(slides)] else LINEAR)

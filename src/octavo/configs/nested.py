@@ -78,12 +78,14 @@ WRAPPERS: dict[str, str] = {
 }
 """By the whole model's ``model_type``, the decoder's where its part of the file names none."""
 
-ENCODERS = frozenset({
-    *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie"),
-    *("esm", "eurobert", "longformer", "modernbert", "mpnet", "nomic_bert", "roberta"),
-    *("xlm-roberta", "beit", "clip", "convnext", "deit", "detr", "dinov2", "dinov3_vit"),
-    *("resnet", "siglip", "siglip2", "swin", "vit", "hubert", "wav2vec2", "wavlm"),
-})
+ENCODERS = frozenset(
+    (
+        "albert bert camembert deberta deberta-v2 distilbert electra ernie esm eurobert longformer "
+        "modernbert mpnet nomic_bert roberta xlm-roberta "
+        "beit clip convnext deit detr dinov2 dinov3_vit resnet siglip siglip2 swin vit "
+        "hubert wav2vec2 wavlm"
+    ).split()
+)
 """Models that read everything at once and generate nothing."""
 
 

@@ -18,6 +18,11 @@ _CSM_DEPTH = {
 }
 
 
+def csm(fields: Fields) -> list[Layer]:
+    """The backbone, a plain decoder; the decoder in depth is beside it."""
+    return full(fields)
+
+
 def csm_depth(fields: Fields) -> ModelSpec:
     """The decoder of ``depth_decoder_config``, over the codebooks of a frame."""
     inner = Fields(fields.part("depth_decoder_config"), _CSM_DEPTH)

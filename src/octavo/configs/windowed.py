@@ -1,36 +1,31 @@
 """Families with layers that see a window or a chunk of the tokens, or another layer's."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from octavo.configs.dense import full, only_causal
-from octavo.configs.fields import CHUNKED, FULL, SLIDING, Fields, keys_and_values
+from octavo.configs.dense import full, only_causal, unshared
+from octavo.configs.fields import (
+    CHUNKED,
+    FULL,
+    SLIDING,
+    Fields,
+    Kinds,
+    keys_and_values,
+    with_windows,
+)
 from octavo.errors import ConfigError
 from octavo.spec import Attention, Layer, Shared
 
 
-def _windowed(
-    fields: Fields, slides: Callable[[int], bool], window: str = "sliding_window"
-) -> list[Layer]:
-    """Layers have a window where ``layer_types``, or else ``slides(layer)``, says so.
-
-    A window that is null means that ``slides`` has nothing to say.
-    """
-    plain = keys_and_values(fields)
-    known = fields.get(window) is not None
-    kinds = {FULL: lambda: plain, SLIDING: lambda: replace(plain, window=fields.window(window))}
-    return fields.by_type(kinds, lambda layer: SLIDING if known and slides(layer) else FULL)
-
-
 def _all_but_each(fields: Fields, period: int) -> list[Layer]:
     """The last of every ``period`` layers sees everything."""
-    return _windowed(fields, lambda layer: (layer + 1) % period != 0)
+    return with_windows(fields, lambda layer: (layer + 1) % period != 0)
 
 
 def every_layer(fields: Fields) -> list[Layer]:
     """Every layer has the window, where there is one."""
-    return _windowed(fields, lambda layer: True)
+    return with_windows(fields, lambda layer: True)
 
 
 def alternating(fields: Fields) -> list[Layer]:
@@ -46,7 +41,7 @@ def three_of_four(fields: Fields) -> list[Layer]:
 
 def from_the_second(fields: Fields) -> list[Layer]:
     """Layers 0, 4, 8 ... see everything, the others have a window (CWM)."""
-    return _windowed(fields, lambda layer: layer % 4 != 0)
+    return with_windows(fields, lambda layer: layer % 4 != 0)
 
 
 def exaone4(fields: Fields) -> list[Layer]:
@@ -57,7 +52,7 @@ def exaone4(fields: Fields) -> list[Layer]:
     if not pattern or set(pattern) - {"L", "G"}:
         raise ConfigError("sliding_window_pattern", pattern, "it must be made of L and G")
     last = fields.layers - 1  # sees everything, whatever the pattern
-    return _windowed(fields, lambda i: i < last and pattern[i % len(pattern)] == "L")
+    return with_windows(fields, lambda i: i < last and pattern[i % len(pattern)] == "L")
 
 
 def afmoe(fields: Fields) -> list[Layer]:
@@ -65,23 +60,18 @@ def afmoe(fields: Fields) -> list[Layer]:
     return _all_but_each(fields, fields.count("global_attn_every_n_layers", default=4))
 
 
-def listed_only(fields: Fields) -> list[Layer]:
-    """A window only in the layers that ``layer_types`` names."""
-    return _windowed(fields, lambda layer: False)
-
-
 def qwen(fields: Fields) -> list[Layer]:
     """A window only when ``use_sliding_window`` says so, from ``max_window_layers`` on."""
     if not fields.flag("use_sliding_window"):
         return full_unless_listed(fields)
     first = fields.count("max_window_layers", low=0)
-    return _windowed(fields, lambda layer: layer >= first)
+    return with_windows(fields, lambda layer: layer >= first)
 
 
 def dots(fields: Fields) -> list[Layer]:
     """A window from ``max_window_layers`` on."""
     first = fields.count("max_window_layers", low=0)
-    return _windowed(fields, lambda layer: layer >= first)
+    return with_windows(fields, lambda layer: layer >= first)
 
 
 def qwen_moe(fields: Fields) -> list[Layer]:
@@ -89,7 +79,7 @@ def qwen_moe(fields: Fields) -> list[Layer]:
     if not fields.flag("use_sliding_window"):
         return full_unless_listed(fields)
     last = fields.count("max_window_layers", low=0)
-    return _windowed(fields, lambda layer: layer % 2 == 0 and layer < last)
+    return with_windows(fields, lambda layer: layer % 2 == 0 and layer < last)
 
 
 def qwen3_moe(fields: Fields) -> list[Layer]:
@@ -110,7 +100,7 @@ def smollm3(fields: Fields) -> list[Layer]:
     if not fields.flag("use_sliding_window"):
         return full_unless_listed(fields)
     codes = _position_codes(fields)
-    return _windowed(fields, lambda layer: not codes[layer])
+    return with_windows(fields, lambda layer: not codes[layer])
 
 
 def _position_codes(fields: Fields) -> list[Any]:
@@ -132,7 +122,7 @@ def llama4(fields: Fields) -> list[Layer]:
     """Layers with position codes see their own chunk of ``attention_chunk_size`` tokens."""
     plain, codes = keys_and_values(fields), _position_codes(fields)
     chunked = fields.get("attention_chunk_size") is not None
-    kinds = {
+    kinds: Kinds = {
         FULL: lambda: plain,
         CHUNKED: lambda: replace(plain, chunk=fields.count("attention_chunk_size")),
     }
@@ -154,7 +144,7 @@ def mimo_v2(fields: Fields) -> list[Layer]:
     heads = fields.kv_heads()
     size = fields.get("sliding_window_size")
     window = fields.window() if size is None else fields.count("sliding_window_size") + 1
-    kinds = {
+    kinds: Kinds = {
         FULL: lambda: Attention(heads, k_dim, v_dim),
         SLIDING: lambda: Attention(2 * heads, k_dim, v_dim, window=window, sink_logits=True),
     }
@@ -171,7 +161,9 @@ def gpt_neo(fields: Fields) -> list[Layer]:
     if len(types) != fields.layers or set(types) - {"global", "local"}:
         right = f"it must say global or local for each of the {fields.layers} layers"
         raise ConfigError("attention_types", types, right)
-    return _windowed(fields, lambda layer: types[layer] == "local", "window_size")
+    plain = cast("Attention", unshared(fields)[0])
+    local = replace(plain, window=fields.window("window_size"))
+    return [local if item == "local" else plain for item in types]
 
 
 def gemma3(fields: Fields) -> list[Layer]:
@@ -193,30 +185,37 @@ def gemma4(fields: Fields) -> list[Layer]:
     """
     only_causal(fields)
     last = fields.layers - 1
-    layers = _windowed(fields, lambda layer: layer != last and (layer + 1) % 6 != 0)
+    layers = with_windows(fields, lambda layer: layer != last and (layer + 1) % 6 != 0)
     own = [cast("Attention", kind) for kind in layers]
     own[last] = replace(own[last], window=None)
-    return _share(fields, [_override(fields, layer, kind) for layer, kind in enumerate(own)])
+    by_layer = _per_layer(fields)
+    return _share(fields, [_heads(fields, by_layer.get(i), kind) for i, kind in enumerate(own)])
 
 
-def _override(fields: Fields, layer: int, kind: Attention) -> Attention:
-    """The heads of one Gemma 4 layer, by ``per_layer_config`` or by the fields for full layers."""
-    by_layer = fields.part("per_layer_config")
-    if by_layer:
-        other = by_layer.get(str(layer), by_layer.get(layer, {}))
-        if not isinstance(other, dict):
-            raise ConfigError("per_layer_config", other, "each layer's must be a JSON object")
-        own = Fields(other, {})
-    elif kind.window is not None:
+def _heads(fields: Fields, given: Mapping[str, Any] | None, kind: Attention) -> Attention:
+    """A Gemma 4 layer with its own heads: ``given`` for it, or those of all full layers."""
+    if given is None and (kind.window is not None or fields.part("per_layer_config")):
         return kind
-    else:
-        own = Fields(_global_heads(fields), {})
+    own = Fields(_global_heads(fields) if given is None else given, {})
     dim = own.count("head_dim", default=kind.k_dim)
     heads = own.count("num_key_value_heads", default=kind.kv_heads)
     return replace(kind, kv_heads=heads, k_dim=dim, v_dim=dim)
 
 
+def _per_layer(fields: Fields) -> dict[int, Mapping[str, Any]]:
+    """``per_layer_config``, whose keys are layers, written with leading zeros or without."""
+    by_layer = {}
+    for layer, other in fields.part("per_layer_config").items():
+        number = str(layer)
+        if not (number.isdecimal() and int(number) < fields.layers and isinstance(other, Mapping)):
+            right = f"it must hold objects for layers 0 to {fields.layers - 1}"
+            raise ConfigError("per_layer_config", {layer: other}, right)
+        by_layer[int(number)] = other
+    return by_layer
+
+
 def _global_heads(fields: Fields) -> dict[str, Any]:
+    """Full layers' heads where there is no ``per_layer_config``."""
     same = fields.flag("attention_k_eq_v")
     return {
         "head_dim": fields.get("global_head_dim"),
