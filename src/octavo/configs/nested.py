@@ -80,11 +80,20 @@ WRAPPERS: dict[str, str] = {
 
 ENCODERS = frozenset(
     (
-        "albert bert camembert deberta deberta-v2 distilbert electra ernie esm eurobert longformer "
-        "modernbert mpnet nomic_bert roberta xlm-roberta "
-        "beit clip convnext deit detr dinov2 dinov3_vit resnet siglip siglip2 swin vit "
-        "hubert wav2vec2 wavlm"
-    ).split()
+        *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie"),
+        *(
+            "esm",
+            "eurobert",
+            "longformer",
+            "modernbert",
+            "mpnet",
+            "nomic_bert",
+            "roberta",
+            "xlm-roberta",
+        ),
+        *("beit", "clip", "convnext", "deit", "detr", "dinov2", "dinov3_vit", "resnet"),
+        *("siglip", "siglip2", "swin", "vit", "hubert", "wav2vec2", "wavlm"),
+    )
 )
 """Models that read everything at once and generate nothing."""
 
