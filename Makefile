@@ -48,8 +48,9 @@ format: $(DEV)  ## let ruff format and mend what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-help-texts: $(ENGINE)  ## write docs/cli.md anew from the programs' help texts
+help-texts: $(ENGINE)  ## write docs/cli.md and docs/models.md anew from the programs' own texts
 	@$(BIN)/python docs/help_texts.py --write
+	@$(BIN)/python docs/model_table.py --write
 
 clean:  ## remove the environment and what the tools left
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -182,13 +182,23 @@ class ConfigError(OctavoError, ValueError):
 
 
 class UnknownArchitecture(ConfigError):
-    """The config names an architecture octavo has no reader for; it is never guessed."""
+    """The config names an architecture octavo has no reader for; it is never guessed.
 
-    def __init__(self, architecture: object, known: Sequence[str], looked_for: str) -> None:
+    Attributes:
+        architecture: what it names.
+        known: the names that can be read, those most like it first.
+    """
+
+    _SHOWN = 8
+
+    def __init__(
+        self, architecture: object, known: Sequence[str], looked_for: str, advice: str = ""
+    ) -> None:
         self.architecture, self.known = architecture, tuple(known)
-        super().__init__(
-            looked_for, architecture, f"known architectures are: {', '.join(self.known)}"
-        )
+        more = len(self.known) - self._SHOWN
+        others = f" and {more} more (docs/models.md)" if more > 0 else ""
+        names = f"known architectures are: {', '.join(self.known[: self._SHOWN])}{others}"
+        super().__init__(looked_for, architecture, f"{names}; {advice}" if advice else names)
 
 
 class PlanError(OctavoError, ValueError):

@@ -24,6 +24,13 @@ SHAPE = {
 }
 WINDOWED = ["sliding_attention", "full_attention"] * 2
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ROUTED = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+}
 GPT2 = {
     "vocab_size": 97,
     "n_embd": 64,
@@ -61,6 +68,28 @@ FAMILIES = {
     "starcoder2": ("Starcoder2", SHAPE | {"sliding_window": 12}, "sdpa"),
     "mixtral": ("Mixtral", SHAPE | {"num_local_experts": 4}, "sdpa"),
     "qwen3-moe": ("Qwen3Moe", SHAPE | MOE, "sdpa"),
+    "cohere2": ("Cohere2", SHAPE | {"sliding_window": 8}, "sdpa"),
+    "exaone4": ("Exaone4", SHAPE | {"sliding_window": 8}, "sdpa"),
+    "glm4-moe": ("Glm4Moe", SHAPE | ROUTED, "sdpa"),
+    "gpt-bigcode": ("GPTBigCode", GPT2, "sdpa"),
+    "laguna": (
+        "Laguna",
+        SHAPE | MOE | {"sliding_window": 8, "layer_types": WINDOWED},
+        "sdpa",
+    ),
+    "mimo-v2": (
+        "MiMoV2Flash",
+        SHAPE | ROUTED | {"v_head_dim": 12, "sliding_window": 8, "head_dim": 24},
+        "eager",
+    ),
+    "nemotron": ("Nemotron", SHAPE, "sdpa"),
+    "olmo3": ("Olmo3", SHAPE | {"sliding_window": 8}, "sdpa"),
+    "opt": ("OPT", SHAPE | {"ffn_dim": 96}, "sdpa"),
+    "smollm3-windowed": (
+        "SmolLM3",
+        SHAPE | {"use_sliding_window": True, "sliding_window": 8},
+        "sdpa",
+    ),
 }
 NEW = 12
 
@@ -147,3 +176,25 @@ def test_model_is_given_back(family):
         engine.generate([prompts()[0]], SamplingParams(max_tokens=2))
 
     assert expected[0] == reference(model, prompts()[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "why"),
+    [
+        ("Llama4", MOE | {"attention_chunk_size": 8, "intermediate_size_mlp": 64}, "chunk"),
+        ("JetMoe", {"kv_channels": 16, "num_local_experts": 4}, "attends to 4 heads"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(kind, shape, why):
+    """Layers by chunks, and keys that a model rearranges, are refused, not computed otherwise."""
+    name = {"Llama4": "Llama4TextConfig"}.get(kind, f"{kind}Config")
+    shape = SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2} | shape
+    config = getattr(transformers, name)(**shape)
+    config._experts_implementation = "eager"
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).double().eval()
+
+    with (
+        pytest.raises(octavo.UnsupportedModel, match=why),
+        Engine(model, plan_for(model, page_size=4, order="head")) as engine,
+    ):
+        engine.generate([prompts()[0]], SamplingParams(max_tokens=2))

@@ -183,5 +183,8 @@ def attend(
     if sliding_window is not _ABSENT and sliding_window != handle.kind.window:
         why = f"the model asks for {sliding_window}, its config says {handle.kind.window}"
         raise UnsupportedModel("window", why)
+    if key.shape[1] != handle.kind.kv_heads:
+        why = f"the model attends to {key.shape[1]} heads, its config says {handle.kind.kv_heads}"
+        raise UnsupportedModel("key/value heads", why)
     out = handle.attend(query[0].transpose(0, 1), scaling, softcap, s_aux)
     return out[None], None

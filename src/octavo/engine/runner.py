@@ -111,6 +111,8 @@ def check_servable(model: Any, plan: Plan) -> None:
     if kinds:
         why = f"layers of kind {', '.join(sorted(kinds))} cannot be run yet, only Attention"
         raise UnsupportedModel(spec.name, why)
+    if any(getattr(kind, "chunk", None) for kind in spec.layers):
+        raise UnsupportedModel(spec.name, "layers that see their own chunk cannot be run yet")
     if not type(model)._can_set_attn_implementation():
         raise UnsupportedModel(spec.name, "its code does not use transformers' attention interface")
     if plan.spec is None or plan.dtype is None:

@@ -1,0 +1,166 @@
+"""Writes docs/models.md from the table of model families; the tests check that it is current."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
+from math import prod
+from pathlib import Path
+
+from octavo import Attention, Cross, Latent, ModelSpec, State
+from octavo.configs import FAMILIES
+from octavo.configs.families import REMOTE, Family
+from octavo.configs.fields import Fields
+from octavo.configs.nested import ENCODERS, WRAPPERS
+from octavo.errors import ConfigError
+from octavo.spec import LayerKind
+
+PAGE = Path(__file__).with_name("models.md")
+CONFIGS = PAGE.parents[1] / "tests/cases/data/configs"
+HEAD = "| `model_type` | example | bytes a token | bytes a sequence |"
+RULE = "|---|---|--:|--:|"
+INTRODUCTION = """\
+# Models
+
+`octavo.ModelSpec.from_config` reads what each layer keeps from a Hugging Face `config.json`, by its
+`model_type`; what is not on this page is refused, never guessed.
+For such a model, give the layers by hand:
+`octavo.ModelSpec(name, layers=(octavo.Attention(...), ...))`.
+
+Each family's line tells of the model that its class in transformers makes when nothing is said: an
+example of the kinds of layers, not a published model.
+Bytes are at two bytes an element: those that a token adds while every layer keeps it, and those a
+sequence has from its start, whatever its length (states; the other input of a cross attention
+comes on top).
+*remote* marks families whose code comes with the model's files.
+
+This page is written by `make help-texts`.
+"""
+TITLES = {
+    "dense": "Every layer sees every token",
+    "windowed": "Windows, chunks, shared layers",
+    "latent": "One compressed row a token",
+    "hybrid": "States of constant size",
+    "encdec": "Decoders with another input",
+    "speech": "Speech over codebooks",
+}
+
+
+def _module(family: Family) -> str:
+    return family.read.__module__.rpartition(".")[2]
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return " × ".join(map(str, shape))
+
+
+def _heads(kind: Attention | Cross) -> str:
+    dims = f"{kind.k_dim}" if kind.k_dim == kind.v_dim else f"{kind.k_dim} + {kind.v_dim}"
+    return f"{kind.kv_heads} heads of {dims}"
+
+
+def _told(kind: LayerKind) -> str:
+    """A kind in a few words."""
+    match kind:
+        case Attention():
+            window = f", window {kind.window}" if kind.window else ""
+            chunk = f", chunks of {kind.chunk}" if kind.chunk else ""
+            return f"attention, {_heads(kind)}{window}{chunk}"
+        case Latent():
+            indexer = f" + {kind.indexer}" if kind.indexer else ""
+            return f"latent, {kind.rank} + {kind.rope}{indexer}"
+        case State():
+            parts = [_shape(part) for part in (kind.recurrent, kind.conv) if part]
+            return f"state, {' and '.join(parts)}"
+        case Cross():
+            return f"cross attention, {_heads(kind)}"
+        case _:
+            return "another layer's"
+
+
+def _per_token(kind: LayerKind) -> int:
+    if isinstance(kind, Attention):
+        return 2 * kind.elements_per_token
+    return 2 * (kind.rank + kind.rope + kind.indexer) if isinstance(kind, Latent) else 0
+
+
+def _per_sequence(kind: LayerKind) -> int:
+    if not isinstance(kind, State):
+        return 0
+    return 2 * sum(prod(shape) for shape in (kind.recurrent, kind.conv) if shape)
+
+
+def _example(name: str, family: Family) -> tuple[str, str, str]:
+    """The figures of the family's model when nothing is said."""
+    try:
+        spec = ModelSpec(name, tuple(family.read(Fields({}, family.defaults))))
+    except ConfigError as error:
+        return (f"depends on `{error.field}`, which has no default or none that fits", "", "")
+    return _figures(spec)
+
+
+def _figures(spec: ModelSpec) -> tuple[str, str, str]:
+    """Layers, bytes a token and bytes a sequence."""
+    kinds = [kind for _, kind in spec.kinds()]
+    told = "; ".join(f"{count} {kind}" for kind, count in Counter(map(_told, kinds)).items())
+    token, sequence = sum(map(_per_token, kinds)), sum(map(_per_sequence, kinds))
+    depth = ""
+    if spec.depth:
+        depth = f"; beside it {_figures(spec.depth)[0]}, for {spec.depth.max_length} positions"
+    return (f"{len(spec.layers)} layers: {told}{depth}", f"{token:,}", f"{sequence:,}")
+
+
+def _sentence(family: Family) -> str:
+    return (family.read.__doc__ or "").partition("\n")[0].replace("``", "`")
+
+
+def _rows(module: str) -> list[str]:
+    """The families of one module of readers, those with one reader together."""
+    own = [(name, family) for name, family in FAMILIES.items() if _module(family) == module]
+    own.sort(key=lambda item: (item[1].read.__code__.co_firstlineno, item[0]))
+    lines = []
+    for _, group in groupby(own, key=lambda item: item[1].read):
+        members = list(group)
+        lines += ["", _sentence(members[0][1]), ""]
+        lines += [HEAD, RULE]
+        for name, family in members:
+            remote = " *remote*" if name in REMOTE else ""
+            lines.append(f"| `{name}`{remote} | {' | '.join(_example(name, family))} |")
+    return lines
+
+
+def _published() -> list[str]:
+    """The published files that the tests read."""
+    specs = ((file.stem, ModelSpec.from_config(file)) for file in sorted(CONFIGS.glob("*.json")))
+    lines = (f"| {name} | {' | '.join(_figures(spec))} |" for name, spec in specs)
+    return [HEAD.replace("`model_type`", "model"), RULE, *lines]
+
+
+def _nests() -> list[str]:
+    lines = ["| `model_type` | decoder, where its part of the file names no other |", "|---|---|"]
+    return [*lines, *(f"| `{name}` | `{inner}` |" for name, inner in sorted(WRAPPERS.items()))]
+
+
+def render() -> str:
+    """The whole page."""
+    lines = [INTRODUCTION, "## Published models", "", *_published(), ""]
+    for module, title in TITLES.items():
+        lines += [f"## {title}", *_rows(module), ""]
+    lines += ["## Decoders nested beside encoders", ""]
+    lines += ["The decoder's part is `text_config`, `llm_config`, `language_config` or"]
+    lines += [
+        "`thinker_config`; whatever encodes images or sound keeps no cache.",
+        "",
+        *_nests(),
+        "",
+    ]
+    lines += ["## Encoders", "", "These generate nothing, keep no cache, and are refused:"]
+    lines += [", ".join(f"`{name}`" for name in sorted(ENCODERS)) + "."]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(render(), encoding="utf-8")
+    else:
+        print(render(), end="")

@@ -1,0 +1,147 @@
+"""Where a config keeps its decoder: models of images or sound nest it beside their encoders."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from octavo.errors import ConfigError
+
+_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+
+WRAPPERS: dict[str, str] = {
+    "aria": "aria_text",
+    "audioflamingo3": "qwen2",
+    "aya_vision": "cohere2",
+    "blip-2": "opt",
+    "cohere2_vision": "cohere2",
+    "deepseek_ocr2": "deepseek_ocr2_text",
+    "deepseek_vl": "llama",
+    "deepseek_vl_hybrid": "llama",
+    "deepseek_vl_v2": "deepseek_v2",
+    "emu3": "emu3_text_model",
+    "ernie4_5_vl_moe": "ernie4_5_vl_moe_text",
+    "exaone4_5": "exaone4",
+    "fast_vlm": "qwen2",
+    "fish_qwen3_omni": "fish_qwen3",
+    "florence2": "bart",
+    "fuyu": "persimmon",
+    "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
+    "glm46v": "glm4v_text",
+    "glm4v": "glm4v_text",
+    "glm4v_moe": "glm4v_moe_text",
+    "glm_ocr": "glm_ocr_text",
+    "got_ocr2": "qwen2",
+    "granite4_vision": "granite4_vision_text",
+    "granite_speech": "granite",
+    "idefics2": "mistral",
+    "idefics3": "llama",
+    "instructblip": "opt",
+    "internvl": "qwen2",
+    "internvl_chat": "internlm2",
+    "janus": "llama",
+    "kimi_k25": "deepseek_v3",
+    "kimi_vl": "deepseek_v3",
+    "lfm2_vl": "lfm2",
+    "lighton_ocr": "qwen3",
+    "llama4": "llama4_text",
+    "llava": "llama",
+    "llava_next": "llama",
+    "llava_next_video": "llama",
+    "llava_onevision": "qwen2",
+    "minicpmv": "qwen2",
+    "mistral3": "mistral",
+    "mllama": "mllama_text_model",
+    "ovis2": "qwen2",
+    "paddleocr_vl": "paddleocr_vl_text",
+    "paligemma": "gemma",
+    "perception_lm": "llama",
+    "phi3_v": "phi3",
+    "qwen2_5_omni": "qwen2_5_omni_text",
+    "qwen2_5_omni_thinker": "qwen2_5_omni_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_audio": "qwen2",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_omni_moe": "qwen3_omni_moe_text",
+    "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "shieldgemma2": "gemma3_text",
+    "smolvlm": "llama",
+    "video_llama_3": "qwen2",
+    "video_llava": "llama",
+    "vipllava": "llama",
+    "voxtral": "llama",
+}
+"""By the whole model's ``model_type``, the decoder's where its part of the file names none."""
+
+ENCODERS = frozenset(
+    (
+        *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie"),
+        *(
+            "esm",
+            "eurobert",
+            "longformer",
+            "modernbert",
+            "mpnet",
+            "nomic_bert",
+            "roberta",
+            "xlm-roberta",
+        ),
+        *("beit", "clip", "convnext", "deit", "detr", "dinov2", "dinov3_vit", "resnet"),
+        *("siglip", "siglip2", "swin", "vit", "hubert", "wav2vec2", "wavlm"),
+    )
+)
+"""Models that read everything at once and generate nothing."""
+
+
+class Decoder(NamedTuple):
+    """The part of a config that is about the decoder.
+
+    Attributes:
+        family: its ``model_type``.
+        fields: its fields.
+        nested: whether the file has further parts beside it.
+    """
+
+    family: object
+    fields: Mapping[str, Any]
+    nested: bool
+
+
+def find_decoder(config: Mapping[str, Any]) -> Decoder:
+    """The decoder of a config, which may itself be nested, or the fields of which may be outside.
+
+    Raises:
+        ConfigError: a part is no object, or the model is an encoder.
+    """
+    family, fields, nested = config.get("model_type"), config, False
+    while isinstance(family, str) and family in WRAPPERS:
+        part = _part(fields)
+        if part is None:  # older files have the decoder's fields outside
+            return Decoder(WRAPPERS[family], fields, nested)
+        family, fields, nested = part.get("model_type") or WRAPPERS[family], part, True
+    if isinstance(family, str) and family in ENCODERS:
+        right = "an encoder reads all its input at once and keeps no cache"
+        raise ConfigError("model_type", family, right)
+    return Decoder(family, fields, nested)
+
+
+def _part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    for name in _PARTS:
+        part = config.get(name)
+        if part is None:
+            continue
+        if not isinstance(part, Mapping):
+            raise ConfigError(name, part, "it must be a JSON object")
+        return part
+    return None
+
+
+def inner_name(config: Mapping[str, Any]) -> str | None:
+    """Which part of a config that has no reader names an architecture of its own, if one does."""
+    parts = (name for name in _PARTS if isinstance(config.get(name), Mapping))
+    return next((name for name in parts if config[name].get("model_type")), None)
