@@ -155,15 +155,22 @@ def gpt_neo(fields: Fields) -> list[Layer]:
     """``attention_types`` repeats patterns of global and local layers; local ones have a window."""
     types: list[Any] = []
     for item in fields.listed("attention_types"):
-        if not (isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[1], int)):
-            raise ConfigError("attention_types", item, "each must be a pattern and a count")
+        if not _is_pattern(item, fields.layers):
+            right = f"each must be a list of layers and a count of at most {fields.layers}"
+            raise ConfigError("attention_types", item, right)
         types += list(item[0]) * item[1]
-    if len(types) != fields.layers or set(types) - {"global", "local"}:
+    if len(types) != fields.layers or set(map(str, types)) - {"global", "local"}:
         right = f"it must say global or local for each of the {fields.layers} layers"
         raise ConfigError("attention_types", types, right)
     plain = cast("Attention", unshared(fields)[0])
     local = replace(plain, window=fields.window("window_size"))
     return [local if item == "local" else plain for item in types]
+
+
+def _is_pattern(item: object, layers: int) -> bool:
+    if not isinstance(item, list | tuple) or len(item) != 2:
+        return False
+    return isinstance(item[0], list | tuple) and type(item[1]) is int and item[1] <= layers
 
 
 def gemma3(fields: Fields) -> list[Layer]:
