@@ -468,6 +468,13 @@ def test_contradictions_are_named():
     assert ("kda_layers", [1, 2]) == refused(
         model_type="kimi_linear", linear_attn_config={"full_attn_layers": [4], "kda_layers": [1, 2]}
     )
+    assert ("num_key_value_heads", 3) == refused(
+        model_type="gemma4_text", per_layer_config={"3": {"num_key_value_heads": 3}}
+    )
+    assert ("num_key_value_heads", 3) == refused(
+        model_type="gemma4_text", num_global_key_value_heads=3, attention_k_eq_v=True
+    )
+    assert ("num_attention_heads", 4) == refused(model_type="mimo_v2_flash", num_key_value_heads=4)
     assert ("per_layer_config", {"9": {}}) == refused(
         model_type="gemma4_text", per_layer_config={"9": {}}
     )
