@@ -202,7 +202,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(family, absent, use):
     if "max_window_layers" in DEFAULTS[family]:
         given |= {"use_sliding_window": use, "max_window_layers": 3}
     if absent in ("all", "num_attention_heads"):
-        given["num_key_value_heads"] = DEFAULTS[family]["num_attention_heads"]
+        given["num_key_value_heads"] = DEFAULTS[family]["num_attention_heads"] // 2
     elif absent == "num_key_value_heads" and 32 % (DEFAULTS[family][absent] or 1):
         given["num_attention_heads"] = DEFAULTS[family][absent] * 4
     whole = transformers.AutoConfig.for_model(family, **given).to_dict()
