@@ -202,7 +202,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(family, absent, use):
     if "max_window_layers" in DEFAULTS[family]:
         given |= {"use_sliding_window": use, "max_window_layers": 3}
     if absent in ("all", "num_attention_heads"):
-        given["num_key_value_heads"] = DEFAULTS[family]["num_attention_heads"]
+        given["num_key_value_heads"] = DEFAULTS[family]["num_attention_heads"] // 2
     elif absent == "num_key_value_heads" and 32 % (DEFAULTS[family][absent] or 1):
         given["num_attention_heads"] = DEFAULTS[family][absent] * 4
     whole = transformers.AutoConfig.for_model(family, **given).to_dict()
@@ -468,6 +468,13 @@ def test_contradictions_are_named():
     assert ("kda_layers", [1, 2]) == refused(
         model_type="kimi_linear", linear_attn_config={"full_attn_layers": [4], "kda_layers": [1, 2]}
     )
+    assert ("num_key_value_heads", 3) == refused(
+        model_type="gemma4_text", per_layer_config={"3": {"num_key_value_heads": 3}}
+    )
+    assert ("num_key_value_heads", 3) == refused(
+        model_type="gemma4_text", num_global_key_value_heads=3, attention_k_eq_v=True
+    )
+    assert ("num_attention_heads", 4) == refused(model_type="mimo_v2_flash", num_key_value_heads=4)
     assert ("per_layer_config", {"9": {}}) == refused(
         model_type="gemma4_text", per_layer_config={"9": {}}
     )

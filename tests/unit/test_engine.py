@@ -548,7 +548,7 @@ def test_refuses_plan_for_another_model(model):
     [
         ("Mamba2", {"num_heads": 4, "head_dim": 16, "hidden_size": 32, "state_size": 8}),
         ("DeepseekV3", {}),
-        ("Lfm2", {}),
+        ("Lfm2", {"full_attn_idxs": [1]}),
     ],
 )
 def test_refuses_models_it_cannot_run(model, kind, shape):

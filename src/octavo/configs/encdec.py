@@ -5,6 +5,7 @@ are made once.
 """
 
 from octavo.configs.fields import Fields, keys_and_values
+from octavo.errors import ConfigError
 from octavo.spec import Attention, Cross, Layer
 
 
@@ -30,6 +31,8 @@ def moonshine(fields: Fields) -> list[Layer]:
     """``decoder_num_hidden_layers`` layers with key/value heads of their own number."""
     heads = fields.count("decoder_num_attention_heads")
     kv_heads = fields.count("decoder_num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise ConfigError("decoder_num_key_value_heads", kv_heads, f"it must divide {heads} heads")
     dim = fields.divide("hidden_size", fields.width, heads)
     return _both(fields.layer_count("decoder_num_hidden_layers"), kv_heads, dim)
 

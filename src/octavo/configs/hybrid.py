@@ -67,11 +67,8 @@ def mamba(fields: Fields) -> list[Layer]:
 
 def mamba2(fields: Fields) -> list[Layer]:
     """A Mamba 2 state in every layer, no attention."""
-    heads, dim, inner = (
-        fields.count("num_heads"),
-        fields.count("head_dim"),
-        _inner(fields, "expand"),
-    )
+    heads, dim = fields.count("num_heads"), fields.count("head_dim")
+    inner = _inner(fields, "expand")
     if heads * dim != inner:
         raise ConfigError("head_dim", dim, f"{heads} heads of it must make up {inner}")
     sizes = ("state_size", "n_groups", "conv_kernel")
@@ -192,9 +189,10 @@ def zamba(fields: Fields) -> list[Layer]:
     heads, inner = fields.count("n_mamba_heads"), _inner(fields, "mamba_expand")
     recurrent = (heads, fields.divide("mamba_expand", inner, heads), fields.count("mamba_d_state"))
     state = State(recurrent, _conv(inner, fields.count("mamba_d_conv")))
-    dim = fields.get("attention_head_dim")
-    if dim is None:
+    if fields.get("attention_head_dim") is None:
         dim = fields.divide("hidden_size", 2 * fields.width, fields.heads)
+    else:
+        dim = fields.count("attention_head_dim")
     kinds: Kinds = {
         HYBRID: lambda: (Attention(fields.kv_heads(), dim, dim), state),
         LINEAR: lambda: state,

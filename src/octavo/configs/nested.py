@@ -91,7 +91,7 @@ ENCODERS = frozenset(
             "roberta",
             "xlm-roberta",
         ),
-        *("beit", "clip", "convnext", "deit", "detr", "dinov2", "dinov3_vit", "resnet"),
+        *("beit", "clip", "convnext", "deit", "detr", "dinov2", "dinov3_vit", "pixtral", "resnet"),
         *("siglip", "siglip2", "swin", "vit", "hubert", "wav2vec2", "wavlm"),
     )
 )

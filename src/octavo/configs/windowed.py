@@ -142,6 +142,7 @@ def mimo_v2(fields: Fields) -> list[Layer]:
     """
     k_dim, v_dim = fields.head_dim(), fields.count("v_head_dim")
     heads = fields.kv_heads()
+    fields.divide("num_attention_heads", fields.heads, 2 * heads)
     size = fields.get("sliding_window_size")
     window = fields.window() if size is None else fields.count("sliding_window_size") + 1
     kinds: Kinds = {
@@ -155,15 +156,22 @@ def gpt_neo(fields: Fields) -> list[Layer]:
     """``attention_types`` repeats patterns of global and local layers; local ones have a window."""
     types: list[Any] = []
     for item in fields.listed("attention_types"):
-        if not (isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[1], int)):
-            raise ConfigError("attention_types", item, "each must be a pattern and a count")
+        if not _is_pattern(item, fields.layers):
+            right = f"each must be a list of layers and a count of at most {fields.layers}"
+            raise ConfigError("attention_types", item, right)
         types += list(item[0]) * item[1]
-    if len(types) != fields.layers or set(types) - {"global", "local"}:
+    if len(types) != fields.layers or set(map(str, types)) - {"global", "local"}:
         right = f"it must say global or local for each of the {fields.layers} layers"
         raise ConfigError("attention_types", types, right)
     plain = cast("Attention", unshared(fields)[0])
     local = replace(plain, window=fields.window("window_size"))
     return [local if item == "local" else plain for item in types]
+
+
+def _is_pattern(item: object, layers: int) -> bool:
+    if not isinstance(item, list | tuple) or len(item) != 2:
+        return False
+    return isinstance(item[0], list | tuple) and type(item[1]) is int and item[1] <= layers
 
 
 def gemma3(fields: Fields) -> list[Layer]:
@@ -196,10 +204,12 @@ def _heads(fields: Fields, given: Mapping[str, Any] | None, kind: Attention) -> 
     """A Gemma 4 layer with its own heads: ``given`` for it, or those of all full layers."""
     if given is None and (kind.window is not None or fields.part("per_layer_config")):
         return kind
-    own = Fields(_global_heads(fields) if given is None else given, {})
-    dim = own.count("head_dim", default=kind.k_dim)
-    heads = own.count("num_key_value_heads", default=kind.kv_heads)
-    return replace(kind, kv_heads=heads, k_dim=dim, v_dim=dim)
+    other = _global_heads(fields) if given is None else given
+    said = {name: value for name, value in other.items() if value is not None}
+    usual = {"num_attention_heads": fields.heads, "num_key_value_heads": kind.kv_heads}
+    own = Fields({**usual, "head_dim": kind.k_dim, **said}, {})
+    dim = own.count("head_dim")
+    return replace(kind, kv_heads=own.kv_heads(), k_dim=dim, v_dim=dim)
 
 
 def _per_layer(fields: Fields) -> dict[int, Mapping[str, Any]]:
