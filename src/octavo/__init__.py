@@ -5,8 +5,10 @@ there. Importing it loads NumPy and the standard library alone; ``octavo.storage
 ``octavo.attention`` and ``octavo.engine`` are imported by name.
 """
 
+from octavo.admission import Explanation, Match
 from octavo.batch import Batch
 from octavo.cache import Cache
+from octavo.committing import Committed
 from octavo.errors import (
     BudgetTooSmall,
     CapacityError,
@@ -33,9 +35,10 @@ from octavo.errors import (
 )
 from octavo.identity import Adapter, CrossInput, Media, Salt
 from octavo.planning import Plan, plan
+from octavo.reports import Fit, Pin, Stats
 from octavo.sequences import Sequence
 from octavo.spec import Attention, Cross, Latent, ModelSpec, Shared, State
-from octavo.table import Step
+from octavo.table import Copies, CrossView, Delta, GroupView, StateView, Step
 
 __version__ = "0.1.0"
 
@@ -46,20 +49,29 @@ __all__ = [
     "BudgetTooSmall",
     "Cache",
     "CapacityError",
+    "Committed",
     "ConfigError",
+    "Copies",
     "Cross",
     "CrossInput",
+    "CrossView",
+    "Delta",
     "DuplicateSequence",
+    "Explanation",
+    "Fit",
+    "GroupView",
     "IdentityError",
     "IntegrityError",
     "Latent",
     "LengthError",
+    "Match",
     "Media",
     "ModelError",
     "ModelSpec",
     "NeverFits",
     "OctavoError",
     "OutOfPages",
+    "Pin",
     "Plan",
     "PlanError",
     "PullError",
@@ -70,6 +82,8 @@ __all__ = [
     "Shared",
     "StaleSequence",
     "State",
+    "StateView",
+    "Stats",
     "Step",
     "StepError",
     "TokenError",

@@ -55,12 +55,28 @@ class Batch:
         self._changes: list[list[Change]] = [[] for _ in names]
 
     def __len__(self) -> int:
+        """Rows."""
         return len(self._sequences)
 
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} rows>"
+
+    def row(self, sequence: Sequence) -> int:
+        """The row of ``sequence`` now: its place in the arrays of the next step. O(1).
+
+        Raises:
+            UnknownSequence: it is not in this batch, or released.
+        """
+        if sequence not in self or sequence.released:
+            raise UnknownSequence(getattr(sequence, "id", sequence), "is not in this batch")
+        return sequence._row
+
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._sequences)
+        """The rows' sequences as they are now; rows may be added and removed meanwhile."""
+        return iter(self._snapshot())
 
     def __contains__(self, sequence: object) -> bool:
+        """Whether ``sequence`` is a row of this batch. O(1)."""
         return isinstance(sequence, Sequence) and sequence._batch is self
 
     def add(self, sequence: Sequence) -> int:

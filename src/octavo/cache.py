@@ -8,6 +8,8 @@ no clock: the same verbs give the same pages in every process.
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Literal
 
+import numpy as np
+
 from octavo.admission import Admission, Explanation, Match
 from octavo.batch import Batch, Counts, Steppable, as_array, check_counts
 from octavo.capacity import Asked, Capacity, most_snapshots
@@ -130,6 +132,10 @@ class Cache:
         self._open: list[Step] = []
         self._clock = 0
         self._prompt_tokens = self._cached_tokens = self._preemptions = 0
+
+    def __repr__(self) -> str:
+        pool, name = self._ledger.pool, "parents" if self.plan.packed else "pages"
+        return f"<Cache of {pool.usable} {name}, {pool.live} live, {len(self._home)} sequences>"
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -400,8 +406,11 @@ class Cache:
         if self._orphans:
             self._home.reap()
         if len(self._open) >= self.depth:
-            raise StepError(f"{len(self._open)} steps are open; commit or abort the oldest first")
+            count = len(self._open)
+            raise StepError(f"{count} steps are open, this cache's depth: commit the oldest first")
         step = self._extend(rows, counts, check_int("ahead", ahead, 0))
+        if self._open:
+            self._want_less(step)
         self._clock += 1
         step._clock = self._clock
         self._open.append(step)
@@ -439,8 +448,11 @@ class Cache:
 
         Args:
             step: the oldest open step.
-            tokens: ids newly known: one a row (ignored where ``step.wants_token`` is False), or an
-                array a row, or (flat, counts); None: none.
+            tokens: ids newly known. A list or array of one id a row, ignored where
+                ``step.wants_token`` is False. Or a list of arrays, one a row, each learned whole:
+                give an empty one to a row that is not at the end of its prompt. Or the tuple
+                (flat ids, how many of them each row learns), which is what a tuple of two sequences
+                always means. None: nothing.
             kept: positions of the step whose KV is valid, a row each; default all. Rejected drafts
                 are cut here.
 
@@ -697,6 +709,21 @@ class Cache:
             for sequence, wants in zip(step.sequences, step.wants_token.tolist(), strict=True):
                 waiting[sequence] = waiting.get(sequence, 0) + wants
         return waiting
+
+    def _want_less(self, step: Step) -> None:
+        """Rows whose limit is reached with what open steps will teach them want no token more."""
+        if not self._is_tight(step):
+            return
+        waiting = self._waiting()
+        rooms = [s.limit - s.length - waiting.get(s, 0) for s in step.sequences]
+        step.wants_token = step.wants_token & (np.array(rooms) > 0)
+
+    def _is_tight(self, step: Step) -> bool:
+        """Whether open steps may teach a row as many tokens as its limit allows."""
+        if step._batch is not None:
+            rows, n = step._batch._rows, len(step.sequences)
+            return bool(np.minimum.reduce(rows.limit[:n] - rows.known[:n]) <= len(self._open))
+        return any(s.limit - s.length <= len(self._open) for s in step.sequences)
 
     def _tell(self) -> None:
         if self._log is not None:

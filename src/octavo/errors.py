@@ -105,7 +105,8 @@ class UnknownGroup(OctavoError, KeyError):
 
     def __init__(self, name: object, known: Sequence[str]) -> None:
         self.name, self.known = name, tuple(known)
-        super().__init__(f"no group {name!r}; the plan's groups are {', '.join(self.known)}")
+        what = f"no group {name!r}" if name is not None else "no group that keeps tokens"
+        super().__init__(f"{what}; the plan's groups are {', '.join(self.known)}")
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -126,9 +127,16 @@ class LengthError(OctavoError, ValueError):
         self, name: str, value: object, low: int | None, high: int | None, why: str = ""
     ) -> None:
         self.name, self.value, self.low, self.high = name, value, low, high
-        upper = "" if high is None else f" and at most {high}"
         tail = f" ({why})" if why else ""
-        super().__init__(f"{name} is {value!r}; it must be an int of at least {low}{upper}{tail}")
+        super().__init__(f"{name} is {value!r}; {_range(low, high)}{tail}")
+
+
+def _range(low: int | None, high: int | None) -> str:
+    if low is None:
+        return "it is no such value"
+    if low == high:
+        return f"it must be {low}"
+    return f"it must be an int of at least {low}" + ("" if high is None else f" and at most {high}")
 
 
 class TokenError(OctavoError, ValueError):
@@ -148,13 +156,13 @@ class RollbackUnsupported(OctavoError, ValueError):
 
     Attributes:
         group: the group that cannot go back.
-        kept_from: first position that is still kept.
+        kept_from: shortest length it can go back to.
     """
 
     def __init__(self, group: str, kept_from: int) -> None:
         self.group, self.kept_from = group, kept_from
-        why = "ask for rollback when the cache is made to keep more"
-        super().__init__(f"group {group} keeps nothing before position {kept_from}; {why}")
+        why = "a cache made with a larger rollback keeps more"
+        super().__init__(f"group {group} can go back to {kept_from} tokens at least; {why}")
 
 
 class IntegrityError(OctavoError, AssertionError):

@@ -315,7 +315,8 @@ class Marcher:
         self, batch: Batch, move: Move, tokens: Tokens, width: int, crosses: list[Sequence]
     ) -> Step:
         """The step's arrays, once every page is in its table."""
-        wants = move.ends >= batch._rows.known[: len(batch)]
+        known, limit = batch._rows.known[: len(batch)], batch._rows.limit[: len(batch)]
+        wants = (move.ends >= known) & (known < limit)
         batch._rows.viewed = True
         return Step(
             sequences=batch._snapshot(),

@@ -14,15 +14,17 @@ from octavo.spec import check_int
 
 @runtime_checkable
 class Policy(Protocol):
-    """What a policy answers; each question costs O(1).
+    """What a policy answers; each question costs O(1)."""
 
-    Attributes:
-        name: what people call it.
-        lanes: how many lanes it uses above the cold one; they are numbered 1..lanes.
-    """
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
 
-    name: ClassVar[str]
-    lanes: ClassVar[int]
+    @property
+    def lanes(self) -> int:
+        """How many lanes it uses above the cold one; they are numbered 1..lanes."""
+        ...
 
     def lane(self, *, reused: bool) -> int:
         """Lane of a page that becomes idle; ``reused``: it was hit since it was published."""
@@ -88,6 +90,8 @@ def find_policy(policy: str | Policy) -> Policy:
         if policy not in POLICIES:
             raise PlanError("policy", policy, f"known policies are: {', '.join(POLICIES)}")
         return POLICIES[policy]()
-    if not isinstance(policy, Policy):
-        raise PlanError("policy", policy, "it must be a name or have name, lanes, lane and excess")
+    if isinstance(policy, type) or not isinstance(policy, Policy):
+        raise PlanError(
+            "policy", policy, "it must be a name or an object with name, lanes, lane and excess"
+        )
     return policy

@@ -87,7 +87,7 @@ class Stepper:
             past=numbers[3:4],
             context=numbers[4:5],
             last=numbers[5:6],
-            wants_token=np.array((end == rows.known[row],)),
+            wants_token=np.array((end == rows.known[row] < rows.limit[row],)),
             groups={ledger.names[0]: GroupView(slots, pages[None].copy(), self._base)},
         )
 
@@ -163,7 +163,7 @@ class Stepper:
             raise StepError(f"the state of {sequence.id!r} went with an aborted step: commit first")
         if end > limit and count:
             if not ahead:
-                raise CapacityError("length", end, limit, f"limit of {sequence.id!r}")
+                raise CapacityError("length", end, limit, f"the limit of sequence {sequence.id!r}")
             end = limit
         if end > known + ahead and count:
             why = f"sequence {sequence.id!r} knows {known} tokens"
@@ -186,7 +186,7 @@ class Stepper:
         counts = [end - start for start, end in zip(starts, ends, strict=True)]
         query_start = [0, *accumulate(counts)]
         last = [at - 1 if n else -1 for at, n in zip(query_start[1:], counts, strict=True)]
-        wants = [b > a and b >= s.length for s, a, b in spans]
+        wants = [b > a and s.limit > s.length <= b for s, a, b in spans]
         names = self._ledger.names
         numbers = np.array((counts, starts, ends, last), np.int32)
         return Step(

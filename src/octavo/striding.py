@@ -105,7 +105,7 @@ class Strider:
         """
         stride = batch._stride
         lead = len(stride.steps)
-        if lead > ahead or lead >= stride.room + (ahead == 0) or self._promises.sequences:
+        if lead > ahead or lead >= stride.room or self._promises.sequences:
             return None
         if self._ledger.state_groups and (lead or self._is_stopping(batch, stride)):
             return None

@@ -5,7 +5,7 @@ A slot is page * page_size + offset. Knows arrays; not pools, nodes or how seque
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -219,7 +219,8 @@ class Step:
         context: int32[n], past + counts.
         last: int32[n], index in T of each row's last token (logit rows); -1 where it sits out.
         wants_token: bool[n], whether the step reaches the end of the known tokens, so that a token
-            is to be sampled from ``last``.
+            is to be sampled from ``last``; not where the row knows, or will know from steps that
+            are open, as many as its limit allows.
         groups: addresses by group name.
         copies: by group name, pages to copy before the forward pass.
         snapshots: by group name, pages to copy after it.
@@ -273,6 +274,12 @@ class Step:
         differ = (table != table[0]).any(axis=0) | (table[0] == 0)
         return int(differ.argmax()) if differ.any() else table.shape[1]
 
+    @overload
+    def group(self, name: None = ...) -> GroupView: ...
+
+    @overload
+    def group(self, name: str) -> Any: ...
+
     def group(self, name: str | None = None) -> Any:
         """The addresses of group ``name``; default: the first token group. O(1).
 
@@ -286,7 +293,7 @@ class Step:
         for view in self.groups.values():
             if isinstance(view, GroupView):
                 return view
-        raise UnknownGroup("that keeps tokens", list(self.groups))
+        raise UnknownGroup(None, list(self.groups))
 
     def __repr__(self) -> str:
         return f"<Step of {len(self.sequences)} rows and {self.input_ids.size} tokens>"

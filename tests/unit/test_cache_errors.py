@@ -463,7 +463,7 @@ def test_what_a_later_step_needs_is_not_cut():
 
 
 def test_a_decode_step_at_the_limit():
-    """A batch whose row may learn no more: refused at the step, or at the commit that learns."""
+    """A batch whose row may learn no more: it wants no token, and cannot make a further step."""
     cache = deep(1)
     row, other = cache.admit([1] * 3, limit=5), cache.admit([2] * 3)
     cache.commit(cache.extend([row, other], 3), [4, 4])
@@ -472,15 +472,33 @@ def test_a_decode_step_at_the_limit():
     step = cache.extend(batch)
     before = freeze(cache)
     with pytest.raises(CapacityError) as caught:
-        cache.commit(step, [6, 6])
+        cache.commit(step, [[6], [6]])
     assert {"name": "length", "value": 6, "limit": 5} == vars(caught.value)
     assert before == freeze(cache)
-    cache.commit(step, [[], [6]])
+    assert [False, True] == step.wants_token.tolist()
+    cache.commit(step, [6, 6])
     with pytest.raises(CapacityError):
         cache.extend(batch)
     batch.remove(row)
     cache.commit(cache.extend(batch), [7])
     assert [2, 2, 2, 4, 5, 6, 7] == other.tokens().tolist()
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_steps_ahead_of_the_limit(batched):
+    """With steps open, a row that will reach its limit sits out of what it could not learn from."""
+    cache = deep(3)
+    rows = [cache.admit([1] * 3, limit=5), cache.admit([2] * 3, limit=9)]
+    cache.commit(cache.extend(rows, 3), [4, 4])
+    stepped = cache.batch(rows) if batched else rows
+    steps = [cache.extend(stepped, 1, ahead=3) for _ in range(3)]
+
+    assert [[True, True], [False, True], [False, True]] == [s.wants_token.tolist() for s in steps]
+    assert [1, 1, 0] == [int(step.counts[0]) for step in steps]
+    for step in steps:
+        cache.commit(step, [5, 5])
+    assert [(5, 5), (7, 6)] == [(row.length, row.computed) for row in rows]
+    cache.check()
 
 
 @pytest.mark.parametrize("tokens", [[-1, 0], [2**31, 0], [0.5, 0], np.array([0, -3])], ids=repr)

@@ -77,8 +77,8 @@ SAID = [
         errors.RollbackUnsupported("window_4", 12),
         {"group": "window_4", "kept_from": 12},
         (
-            "group window_4 keeps nothing before position 12; "
-            "ask for rollback when the cache is made to keep more"
+            "group window_4 can go back to 12 tokens at least; "
+            "a cache made with a larger rollback keeps more"
         ),
     ),
     (
