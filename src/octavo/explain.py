@@ -209,7 +209,7 @@ def reuse(plan: Plan) -> str:
     text = f"prefixes in steps of {counted(plan.reuse_tokens, 'token')}"
     if not plan.state_bytes:
         return text
-    worth = -(-plan.state_bytes // plan.bytes_per_token) if plan.bytes_per_token else 0
+    worth = plan.state_tokens
     tokens = f", as many as {counted(worth, 'token')}" if worth else ""
     return f"{text}, at saved states only ({plan.state_bytes:,} bytes each{tokens})"
 

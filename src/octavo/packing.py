@@ -21,11 +21,12 @@ from octavo.errors import PlanError
 GRAIN = 256
 """Bytes every page of a plane begins at a multiple of."""
 _PART_GRAIN = 16  # bytes every component begins at a multiple of
-_STATE_PARTS = (1, 2, 3, 4, 6, 9, 12)
+_MOST_PARTS = 32  # pages one state is cut into at most
 _LARGEST_SHARE = 64  # a parent takes at most this part of the budget
-_CANDIDATES = 4096  # sizes of a parent tried for each group
+_CANDIDATES = 128  # sizes of a parent tried for each group
 _STEPS = 64  # how far below the most pages of a parent a divisor is looked for
 Int64s = NDArray[np.int64]
+_Layer = list[Component]
 
 
 class Placed(NamedTuple):
@@ -137,10 +138,11 @@ def pack(
     Cost: O(layers + candidates).
     """
     layers = {name: _by_layer(found) for name, found in groups.items()}
+    even = all(map(_are_even, layers.values()))
     best: tuple[float, Packing] | None = None
     for parts in _parts_of(layers, states, fixed):
         cut = {name: parts if name == states else 1 for name in groups}
-        for planes in _plane_counts(layers, cut):
+        for planes in _plane_counts(layers, cut, even=even):
             loads = {
                 name: _load(found, cut[name], planes, pages[name] * cut[name])
                 for name, found in layers.items()
@@ -155,7 +157,7 @@ def pack(
 
 
 def _parts_of(
-    layers: Mapping[str, list[list[Component]]],
+    layers: Mapping[str, list[_Layer]],
     states: str | None,
     fixed: Mapping[str, tuple[int, int]] | None,
 ) -> list[int]:
@@ -164,7 +166,7 @@ def _parts_of(
         return [1]
     count = len(layers[states])
     if fixed is None:
-        return [parts for parts in _STATE_PARTS if count % parts == 0]
+        return [parts for parts in range(1, _MOST_PARTS + 1) if count % parts == 0]
     parts = fixed[states][1]
     if count % parts:
         right = f"the {count} layers that keep states on a rank must divide by it"
@@ -173,19 +175,14 @@ def _parts_of(
 
 
 def _plane_counts(
-    layers: Mapping[str, list[list[Component]]], cut: Mapping[str, int]
+    layers: Mapping[str, list[_Layer]], cut: Mapping[str, int], *, even: bool
 ) -> tuple[int, ...]:
     """As many planes as divide all layer counts; one plane too where layers differ in size.
 
     Planes are equally wide, so that layers of different size waste room in several of them.
     """
     most = gcd(*(len(found) // cut[name] for name, found in layers.items()))
-    even = all(len({_layer_bytes(layer) for layer in found}) == 1 for found in layers.values())
     return (most,) if even or most == 1 else (most, 1)
-
-
-def _layer_bytes(components: list[Component]) -> int:
-    return sum(_up(component.bytes, _PART_GRAIN) for component in components)
 
 
 def _packing(
@@ -216,11 +213,17 @@ def _solve_like(
     return None if parents < len(loads) else (float(parents), size, per_parent)
 
 
-def _by_layer(components: Sequence[Component]) -> list[list[Component]]:
+def _by_layer(components: Sequence[Component]) -> list[_Layer]:
     return [list(found) for _, found in groupby(components, lambda item: (item.draft, item.layer))]
 
 
-def _load(layers: list[list[Component]], parts: int, planes: int, pages: int) -> Load:
+def _are_even(layers: list[_Layer]) -> bool:
+    """Whether all layers of a group take as many bytes."""
+    sizes = {sum(_up(item.bytes, _PART_GRAIN) for item in components) for components in layers}
+    return len(sizes) == 1
+
+
+def _load(layers: list[_Layer], parts: int, planes: int, pages: int) -> Load:
     """Components of a group side by side in their planes: layer i of a part in plane i mod n."""
     count = len(layers) // parts
     used: dict[tuple[int, int], int] = {}
@@ -293,24 +296,18 @@ def _candidates(sizes: list[int], budget: int) -> Int64s:
     found = []
     for size in sizes:
         first = -(-top // size)
-        last = min(most // size, first + _CANDIDATES)
+        last = max(first, min(most // size, first + _CANDIDATES))
         found.append(np.arange(first, last + 1, dtype=np.int64) * size)
     return np.unique(np.concatenate(found))
 
 
 def _largest_divisors(numbers: Int64s, limits: Int64s) -> Int64s:
     """The largest divisor of each number that is at most its limit; 0: none near it."""
-    found = np.zeros_like(numbers)
-    left = np.flatnonzero(limits > 0)
-    trial = limits[left]
-    for _ in range(_STEPS):
-        hit = numbers[left] % trial == 0
-        found[left[hit]] = trial[hit]
-        left, trial = left[~hit], trial[~hit] - 1
-        left, trial = left[trial > 0], trial[trial > 0]
-        if not left.size:
-            break
-    return found
+    trials = limits[:, None] - np.arange(_STEPS)
+    hits = (trials > 0) & (numbers[:, None] % np.maximum(trials, 1) == 0)
+    first = hits.argmax(axis=1)
+    rows = np.arange(numbers.size)
+    return np.where(hits[rows, first], trials[rows, first], 0)
 
 
 def _up(value: int, grain: int) -> int:

@@ -219,6 +219,24 @@ class Plan:
         return sum(g.kept_bytes for g in self.groups.values() if g.lifetime.form == "state")
 
     @property
+    def state_tokens(self) -> int:
+        """Tokens that take as many bytes as one state, rounded up; 0 where nothing is kept a token.
+
+        A state saved less often than that costs less than the tokens between.
+        """
+        return -(-self.state_bytes // self.bytes_per_token) if self.bytes_per_token else 0
+
+    def saved_states(self, length: int, interval: int) -> tuple[int, int]:
+        """States saved every ``interval`` tokens of a sequence, and their bytes. O(groups).
+
+        Raises:
+            LengthError: an argument is less than 1.
+        """
+        length, interval = check_int("length", length, 1), check_int("interval", interval, 1)
+        count = -(-length // interval) if self.state_bytes else 0
+        return count, count * self.state_bytes
+
+    @property
     def depth_bytes(self) -> int:
         """Bytes of a running sequence in the depth decoder's cache, not planned here. O(layers)."""
         depth = self.spec and self.spec.depth

@@ -80,7 +80,7 @@ def _plan_rank(spec: ModelSpec, request: Request, like: Plan | None, most: int) 
     lifetimes = _lifetimes(spec, request.draft)
     layout = request.layout or ("component" if len(lifetimes) == 1 else "packed")
     page_size = request.page_size
-    if layout != "packed":
+    if layout != "packed" and any(life.form == "state" for life in lifetimes.values()):
         page_size = _covering(spec, request, page_size)
     components = _components(spec, request, page_size)
     groups = {name: [c for c in components if c.group == name] for name in lifetimes}
@@ -103,9 +103,8 @@ def _components(spec: ModelSpec, request: Request, page_size: int) -> list[Compo
 
 def _lifetimes(spec: ModelSpec, draft: ModelSpec | None) -> dict[str, Lifetime]:
     kinds = spec.kinds() + ([] if draft is None else draft.kinds())
-    found = {
-        group_name(kind): lifetime_of(kind) for _, kind in kinds if not isinstance(kind, Shared)
-    }
+    distinct = dict.fromkeys(kind for _, kind in kinds if not isinstance(kind, Shared))
+    found = {group_name(kind): lifetime_of(kind) for kind in distinct}
     return dict(sorted(found.items(), key=lambda item: _ORDER[item[1].form]))
 
 
@@ -121,8 +120,6 @@ def _covering(spec: ModelSpec, request: Request, page_size: int) -> int:
         layer = -1 - component.layer if component.draft else component.layer
         rows.setdefault((component.group, layer), []).append(part)
     listed = [Row(group, layer, tuple(parts)) for (group, layer), parts in rows.items()]
-    if not any(row.constant_bytes for row in listed):
-        return page_size
     if not any(row.slot_bytes for row in listed):
         return page_size
     return fit_geometry(listed, page_size, _STATE_ALIGNMENT).page_size
@@ -143,7 +140,7 @@ def _plan_flat(
     if pages < 2:
         return None
     used, usable = flat.size(pages), pages - 1
-    kept, scales, reserved = (sum(_sizes(found)[i] for found in groups.values()) for i in range(3))
+    kept, scales, reserved = _sizes([item for found in groups.values() for item in found])
     budget = Budget(
         total=total,
         payload=usable * kept,
