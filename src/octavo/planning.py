@@ -137,8 +137,8 @@ def _too_small(request: Request) -> PlanError:
     memory = request.memory
     need = _least(request)
     if need is None:
-        right = f"{request.sequences} of them take more pages than an int32 can number"
-        return PlanError("max_length", request.wanted, right)
+        right = f"of {request.wanted} tokens they take more pages than an int32 can number"
+        return PlanError("sequences", request.sequences, right)
     enough = plan_ranks(request._replace(memory=memory._replace(available=need)))
     assert enough is not None
     terms = _terms(enough, request)
@@ -168,9 +168,9 @@ def _least(request: Request) -> int | None:
 
     low, high = 0, 2**16
     while not enough(high):
-        if high > MAX_BYTES:
+        if high == MAX_BYTES:
             return None
-        low, high = high, 2 * high
+        low, high = high, min(2 * high, MAX_BYTES)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

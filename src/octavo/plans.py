@@ -253,8 +253,12 @@ class Plan:
     @property
     def in_flight_bytes(self) -> int:
         """Bytes a step of ``max_step_tokens`` may hold in windows before they slide. O(groups)."""
-        pages = -(-self.max_step_tokens // self.page_size)
-        sliding = [group for group in self.groups.values() if group.slides]
+        longest, pages = self.max_length or MAX_PAGES, -(-self.max_step_tokens // self.page_size)
+        sliding = [
+            group
+            for group in self.groups.values()
+            if group.slides and group.kept_tokens(longest) < longest
+        ]
         return pages * sum(self.cost(group) for group in sliding)
 
     @property
@@ -278,12 +282,13 @@ class Plan:
 
     def kept_bytes(self, length: int) -> int:
         """Bytes a sequence of ``length`` tokens needs, without pages and padding. O(groups)."""
-        tokens = sum(
-            group.kept_bytes // self.page_size * group.kept_tokens(length)
-            for group in self.groups.values()
-            if group.lifetime.form == "tokens"
-        )
-        return tokens + self.fixed_bytes_per_sequence
+        return sum(self.kept_in(group, length) for group in self.groups.values())
+
+    def kept_in(self, group: GroupPlan, length: int) -> int:
+        """Those of one group: of its tokens, of one state, or of an input. O(1)."""
+        if group.lifetime.form == "state":
+            return group.kept_bytes
+        return group.kept_bytes // self.page_size * group.kept_tokens(length)
 
     def sequence_bytes(self, length: int) -> int:
         """Bytes of the pages a sequence of ``length`` tokens takes. O(groups)."""

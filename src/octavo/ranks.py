@@ -21,7 +21,7 @@ from octavo.layouts import (
     lay_packed,
 )
 from octavo.lifetimes import Lifetime, group_name, lifetime_of
-from octavo.packing import Limits, pack
+from octavo.packing import Limits, Packing, pack
 from octavo.plans import MAX_PAGES, GroupPlan, Plan
 from octavo.spec import Cross, ModelSpec, Shared
 
@@ -182,28 +182,37 @@ def _plan_packed(
     packing = pack(groups, states, pages, total, limits, fixed)
     if packing is None:
         return None
-    parents = packing.parents
-    kept = {name: _sizes(found) for name, found in groups.items()}
-    parts = {name: packing.loads[name].parts for name in groups}
-    per = packing.per_parent
-    worst = min(groups, key=lambda name: sum(kept[name]) * per[name] // parts[name])
-    shares = [size * per[worst] // parts[worst] for size in kept[worst]]
-    used = packing.size(parents)
-    budget = Budget(
-        total=total,
-        payload=parents * shares[0],
-        padding=parents * (packing.parent_bytes - sum(shares)),
-        null_page=packing.null_bytes,
-        scales=parents * shares[1],
-        reserved=parents * shares[2],
-        remainder=total - used,
-    )
+    per, loads = packing.per_parent, packing.loads
+    budget = _packed_budget(total, packing, groups)
     plans = {
-        name: _group(name, lifetimes[name], found, packing.page_bytes(name), per[name], parts[name])
+        name: _group(
+            name, lifetimes[name], found, packing.page_bytes(name), per[name], loads[name].parts
+        )
         for name, found in groups.items()
     }
     tensors = tuple(lay_packed(packing))
-    return _made(spec, request, page_size, parents + 1, plans, budget, tensors, "packed")
+    return _made(spec, request, page_size, packing.parents + 1, plans, budget, tensors, "packed")
+
+
+def _packed_budget(total: int, packing: Packing, groups: dict[str, list[Component]]) -> Budget:
+    """Groups share the pool: its parts are those of the sequences the layout was chosen for."""
+    pool, whole = packing.parents * packing.parent_bytes, 0
+    parts = [0, 0, 0]
+    for name, found in groups.items():
+        load = packing.loads[name]
+        whole += load.pages * packing.page_bytes(name)
+        for at, size in enumerate(_sizes(found)):
+            parts[at] += load.pages // load.parts * size
+    kept, scales, reserved = (pool * part // whole for part in parts)
+    return Budget(
+        total=total,
+        payload=kept,
+        padding=pool - kept - scales - reserved,
+        null_page=packing.null_bytes,
+        scales=scales,
+        reserved=reserved,
+        remainder=total - packing.null_bytes - pool,
+    )
 
 
 def _scored_length(spec: ModelSpec, request: Request) -> int:
