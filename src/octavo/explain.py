@@ -193,7 +193,9 @@ def _fixed(plan: Plan) -> list[Line]:
 
 def _page(plan: Plan) -> list[Line]:
     if not plan.packed:
-        return [("one page", f"{counted(plan.page_size, 'token')} = {plan.page_bytes:,} bytes")]
+        shared = ", with room for any group" if len(plan.groups) > 1 else ""
+        size = f"{counted(plan.page_size, 'token')} = {plan.page_bytes:,} bytes"
+        return [("one page", size + shared)]
     choices = ", or ".join(
         f"{counted(group.pages_per_parent, 'page')} of {group.name}"
         for group in plan.groups.values()
@@ -204,10 +206,9 @@ def _page(plan: Plan) -> list[Line]:
 def capacity(plan: Plan) -> str:
     """Tokens, and sequences of the longest length that fit. O(groups)."""
     longest, own = plan.max_length or plan.tokens, plan.spec.max_length if plan.spec else None
+    sequences = f"{hundredths(plan, longest)} sequences of {longest:,}"
     if own is not None and longest == plan.tokens < own:
-        sequences = f"less than one sequence of the model's {own:,}"
-    else:
-        sequences = f"{hundredths(plan, longest)} sequences of {longest:,}"
+        sequences += f", less than the model's {own:,}"
     if plan.bytes_per_token_beyond_windows:
         return f"{plan.tokens:,} tokens: {sequences}"
     return sequences

@@ -124,4 +124,4 @@ def test_a_pool_too_small_for_the_models_own_length_says_so():
 
     text = octavo.plan(spec, "1MiB", page_size=4).explain()
 
-    assert "capacity   8,188 tokens: less than one sequence of the model's 8,192\n" in text
+    assert "capacity   8,188 tokens: 1.00 sequences of 8,188, less than the model's 8,192\n" in text

@@ -78,7 +78,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scales",
         choices=("none", "tensor", "token", "head"),
-        help="of quantised keys and values, one each (default: head for int8 and int4, else none)",
+        help="what a scale of quantised keys and values is for (default: head for int8 and int4, "
+        "else none)",
     )
     parser.add_argument(
         "--state-dtype",
