@@ -22,6 +22,7 @@ GRAIN = 256
 """Bytes every page of a plane begins at a multiple of."""
 _PART_GRAIN = 16  # bytes every component begins at a multiple of
 _MOST_PARTS = 32  # pages one state is cut into at most
+_WORTH = 1.001  # more parts, or planes, must hold so many times as much
 _LARGEST_SHARE = 64  # a parent takes at most this part of the budget
 _CANDIDATES = 128  # sizes of a parent tried for each group
 _STEPS = 64  # how far below the most pages of a parent a divisor is looked for
@@ -109,10 +110,6 @@ class Packing(NamedTuple):
         zero = self.null_bytes // self.planes - self.stride(placed.component.group)
         return placed.plane * plane_bytes + zero + placed.offset
 
-    def size(self, parents: int) -> int:
-        """Bytes of an arena of so many parents. O(1)."""
-        return self.null_bytes + parents * self.parent_bytes
-
 
 def pack(
     groups: Mapping[str, Sequence[Component]],
@@ -151,7 +148,7 @@ def pack(
                 solved = _solve(loads, planes, budget, limits)
             else:
                 solved = _solve_like(loads, planes, budget, limits, fixed)
-            if solved is not None and (best is None or solved[0] > best[0]):
+            if solved is not None and (best is None or solved[0] > best[0] * _WORTH):
                 best = solved[0], _packing(loads, planes, budget, limits, *solved[1:])
     return None if best is None else best[1]
 

@@ -1,4 +1,4 @@
-"""Published figures a planner must reproduce (data/sizing.yaml, data/configs)."""
+"""What published config.json files come to (data/configs)."""
 
 from collections import Counter
 from fractions import Fraction
@@ -8,71 +8,11 @@ import pytest
 import yaml
 
 import octavo
-from octavo import Attention, BudgetTooSmall, ModelSpec, Plan
+from octavo import ModelSpec
 
 DATA = Path(__file__).parent / "data"
-SIZING = yaml.safe_load((DATA / "sizing.yaml").read_text(encoding="utf-8"))
 CONFIGS = yaml.safe_load((DATA / "configs/expected.yaml").read_text(encoding="utf-8"))
 UNBOUNDED = {name: row for name, row in CONFIGS.items() if not row["windows"]}
-MODELS = {row["model"]: row for row in SIZING["models"]}
-
-
-def name(row):
-    """What a row of the data is about."""
-    return f"{row.get('model', row.get('src'))} {row.get('tokens', '')}".strip()
-
-
-def spec_of(row):
-    """A model of equal layers."""
-    return ModelSpec(row["model"], (Attention(row["kv"], row["d"], row["d"]),) * row["layers"])
-
-
-@pytest.mark.parametrize("row", SIZING["models"], ids=name)
-def test_bytes_per_token_of_models(row):
-    """Layers x heads x (key + value) x 2 bytes, as published."""
-    assert row["per_token"] == octavo.plan(spec_of(row), "64GiB").bytes_per_token
-
-
-@pytest.mark.parametrize("row", SIZING["printed"], ids=name)
-def test_pages_an_engine_printed(row):
-    """The pages lie between those of the printed budget's lower and upper rounding."""
-    spec, gib = spec_of(MODELS[row["model"]]), Fraction(row["kv_GiB"]) * 2**30
-    rounding = Fraction(2**30, 200)
-    low, high = (octavo.plan(spec, int(gib + by)) for by in (-rounding, rounding))
-
-    assert low.num_pages <= row["pages16"] <= high.num_pages
-    assert row["tokens"] == row["pages16"] * 16
-
-
-@pytest.mark.parametrize("row", [row for row in SIZING["printed"] if "max_len" in row], ids=name)
-def test_what_an_engine_accepted_and_refused(row):
-    """1.56 sequences of 20,000 fit; one of 29,000 does not, and the error says what would."""
-    spec = spec_of(MODELS[row["model"]])
-    memory, length = row["pages16"] * 16 * MODELS[row["model"]]["per_token"], row["max_len"]
-    if row.get("verdict") == "refused":
-        with pytest.raises(BudgetTooSmall) as caught:
-            octavo.plan(spec, memory, max_length=length)
-        assert octavo.plan(spec, caught.value.need, max_length=length)
-    else:
-        plan = octavo.plan(spec, memory, max_length=length)
-        assert row["concurrency"] == round(float(plan.max_sequences(length)), 2)
-
-
-@pytest.mark.parametrize("row", SIZING["concurrency"], ids=name)
-def test_concurrency_of_pages(row):
-    """Pages to sequences, the null page beside them."""
-    plan = Plan.from_pages(row["pages16"] + 1, 16)
-
-    assert row["tokens"] == plan.tokens
-    assert row["concurrency"] == round(float(plan.max_sequences(row["max_len"])), 2)
-
-
-@pytest.mark.parametrize("row", SIZING["sizes"], ids=name)
-def test_bytes_of_a_context(row):
-    """All layers for a number of tokens, in MiB."""
-    plan = octavo.plan(spec_of(row), "300GiB", dtype="fp16")
-
-    assert row["MiB"] * 2**20 == plan.pages(row["tokens"]) * plan.page_bytes
 
 
 @pytest.mark.parametrize("model", CONFIGS)
