@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.components import Component
-from octavo.errors import PlanError
 
 GRAIN = 256
 """Bytes every page of a plane begins at a multiple of."""
@@ -117,6 +116,7 @@ def pack(
     pages: Mapping[str, int],
     budget: int,
     limits: Limits,
+    state_layers: int,
     fixed: Mapping[str, tuple[int, int]] | None = None,
 ) -> Packing | None:
     """The layout in which the most sequences fit; None: the budget holds no parent a group.
@@ -127,17 +127,20 @@ def pack(
         pages: pages of each group one sequence is counted with, a state as one.
         budget: bytes.
         limits: what page numbers allow.
+        state_layers: what the parts of a state divide: the layers that keep states on every rank.
         fixed: by group, pages of a parent and parts of a state that another rank has; None: free.
-
-    Raises:
-        PlanError: the layers of a state do not divide by its fixed parts.
 
     Cost: O(layers + candidates).
     """
     layers = {name: _by_layer(found) for name, found in groups.items()}
+    choices = [1]
+    if states is not None:
+        most = min(_MOST_PARTS, state_layers)
+        choices = [parts for parts in range(1, most + 1) if state_layers % parts == 0]
+        choices = choices if fixed is None else [fixed[states][1]]
     even = all(map(_are_even, layers.values()))
     best: tuple[float, Packing] | None = None
-    for parts in _parts_of(layers, states, fixed):
+    for parts in choices:
         cut = {name: parts if name == states else 1 for name in groups}
         for planes in _plane_counts(layers, cut, even=even):
             loads = {
@@ -151,24 +154,6 @@ def pack(
             if solved is not None and (best is None or solved[0] > best[0] * _WORTH):
                 best = solved[0], _packing(loads, planes, budget, limits, *solved[1:])
     return None if best is None else best[1]
-
-
-def _parts_of(
-    layers: Mapping[str, list[_Layer]],
-    states: str | None,
-    fixed: Mapping[str, tuple[int, int]] | None,
-) -> list[int]:
-    """Numbers of parts a state may be cut into."""
-    if states is None:
-        return [1]
-    count = len(layers[states])
-    if fixed is None:
-        return [parts for parts in range(1, _MOST_PARTS + 1) if count % parts == 0]
-    parts = fixed[states][1]
-    if count % parts:
-        right = f"the {count} layers that keep states on a rank must divide by it"
-        raise PlanError("parts", parts, right)
-    return [parts]
 
 
 def _plane_counts(

@@ -4,6 +4,7 @@ Exact integers; knows no device and allocates nothing. `octavo.planning` checks 
 """
 
 from dataclasses import replace
+from math import gcd
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from octavo.layouts import (
 from octavo.lifetimes import Lifetime, group_name, lifetime_of
 from octavo.packing import Limits, Packing, pack
 from octavo.plans import MAX_PAGES, GroupPlan, Plan
-from octavo.spec import Cross, ModelSpec, Shared
+from octavo.spec import Cross, ModelSpec, Shared, State
 
 _SCORED_LENGTH = 2**15  # tokens a packed layout is chosen for where no longest sequence is known
 _STATE_ALIGNMENT = 16  # tokens pages grow by where they must cover a state
@@ -179,7 +180,7 @@ def _plan_packed(
         else {g.name: (g.pages_per_parent, g.parts) for g in like.groups.values()}
     )
     limits = Limits(most - 1, 2**31 // page_size - 1)
-    packing = pack(groups, states, pages, total, limits, fixed)
+    packing = pack(groups, states, pages, total, limits, _state_layers(request), fixed)
     if packing is None:
         return None
     per, loads = packing.per_parent, packing.loads
@@ -192,6 +193,16 @@ def _plan_packed(
     }
     tensors = tuple(lay_packed(packing))
     return _made(spec, request, page_size, packing.parents + 1, plans, budget, tensors, "packed")
+
+
+def _state_layers(request: Request) -> int:
+    """What divides the layers that keep states on every rank, which parts of a state must too."""
+    drafts = [] if request.draft is None else request.draft.kinds()
+    counts = [
+        sum(isinstance(kind, State) for _, kind in stage.kinds() + drafts)
+        for stage in request.stages
+    ]
+    return gcd(*counts)
 
 
 def _packed_budget(total: int, packing: Packing, groups: dict[str, list[Component]]) -> Budget:
