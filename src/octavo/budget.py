@@ -25,11 +25,13 @@ _DIGITS = 40  # of a memory given as text: more than any number of bytes has
 class Budget(NamedTuple):
     """Where every byte of the memory goes; the parts sum to ``total``.
 
+    In a packed plan groups share the pool: payload, padding, scales and reserved are as sequences
+    of the length that the layout was chosen for share it.
+
     Attributes:
         total: bytes given.
         payload: bytes of usable pages that hold keys, values and states.
-        padding: bytes between and inside pages that hold nothing (packed: at most so many,
-            whichever group a parent is bound to).
+        padding: bytes between and inside pages that hold nothing.
         null_page: bytes of page 0, which is never handed out.
         scales: bytes of quantisation scales in usable pages.
         reserved: bytes of usable pages that a draft model or prediction layers take.

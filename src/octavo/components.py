@@ -46,6 +46,7 @@ class Component(NamedTuple):
         name: key, value, latent, rope, indexer, recurrent, conv, or one of them and ``_scale``.
         dtype: element type.
         shape: of one page.
+        bytes: of one page.
         draft: whether it belongs to a draft model or to prediction layers.
     """
 
@@ -54,12 +55,8 @@ class Component(NamedTuple):
     name: str
     dtype: DType
     shape: Shape
+    bytes: int
     draft: bool = False
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of one page; the last axis alone fills whole bytes."""
-        return prod(self.shape[:-1]) * self.dtype.size(self.shape[-1])
 
     @property
     def is_scale(self) -> bool:
@@ -111,15 +108,29 @@ def components_of(
     Raises:
         PlanError: elements that do not fill whole bytes, or two kinds of one layer in one group.
     """
+    kinds = spec.kinds()
+    parts = {
+        kind: (group_name(kind), list(_sized(kind, elements, page_size, order)))
+        for kind in {kind for _, kind in kinds}
+    }
     found = [
-        Component(layer, group_name(kind), name, dtype, shape, draft)
-        for layer, kind in spec.kinds()
-        for name, dtype, shape in _parts(kind, elements, page_size, order)
+        Component(layer, group, name, dtype, shape, size, draft)
+        for layer, kind in kinds
+        for group, listed in (parts[kind],)
+        for name, dtype, shape, size in listed
     ]
     if len({(item.layer, item.group, item.name) for item in found}) < len(found):
         right = "a layer has at most one kind of each lifetime"
         raise PlanError("spec", spec.name, right)
     return found
+
+
+def _sized(
+    kind: LayerKind, elements: Elements, page_size: int, order: Order
+) -> Iterator[tuple[str, DType, Shape, int]]:
+    """Components of a kind with their bytes; the last axis alone fills whole bytes."""
+    for name, dtype, shape in _parts(kind, elements, page_size, order):
+        yield name, dtype, shape, prod(shape[:-1]) * dtype.size(shape[-1])
 
 
 def _parts(

@@ -218,7 +218,7 @@ class PlanError(OctavoError, ValueError):
 
 
 class BudgetTooSmall(PlanError, MemoryError):
-    """The memory does not hold the null page and one page.
+    """The memory does not hold the null page and the sequences asked for, by default one.
 
     Attributes:
         need: bytes that would be enough.

@@ -19,8 +19,21 @@ def explain_plan(plan: Plan) -> str:
             f"{plan.usable_pages} pages of {plan.page_size} tokens and the null page: "
             f"{plan.tokens} tokens; bytes are the engine's own matter"
         )
-    first = [("model", _model(plan)), *_device(plan), ("pages", _pages(plan))]
-    last = [
+    lines = terms(plan)
+    width = max(len(name) for name, _ in lines)
+    text = [f"{name:<{width}}  {words}" for name, words in lines]
+    at = 1 + next(number for number, (name, _) in enumerate(lines) if name == "pages")
+    groups = ["", *table(group_rows(plan)), ""] if len(plan.groups) > 1 else []
+    return "\n".join([*text[:at], *groups, *text[at:]])
+
+
+def terms(plan: Plan) -> list[Line]:
+    """The lines of `explain_plan` but for the table of groups, each as its name and text."""
+    assert plan.budget is not None
+    return [
+        ("model", _model(plan)),
+        *_device(plan),
+        ("pages", f"of {choices(plan)}"),
         ("one token", _token(plan)),
         *_fixed(plan),
         *_page(plan),
@@ -30,11 +43,6 @@ def explain_plan(plan: Plan) -> str:
         *_in_flight(plan),
         *_depth(plan),
     ]
-    width = max(len(name) for name, _ in (*first, *last))
-    lines = [[f"{name:<{width}}  {text}" for name, text in part] for part in (first, last)]
-    groups = table(_groups(plan)) if len(plan.groups) > 1 else []
-    blank = [""] if groups else []
-    return "\n".join([*lines[0], *blank, *groups, *blank, *lines[1]])
 
 
 def amount(size: int) -> str:
@@ -95,7 +103,8 @@ def _device(plan: Plan) -> list[Line]:
     ]
 
 
-def _pages(plan: Plan) -> str:
+def choices(plan: Plan) -> str:
+    """What was chosen: page size, element types and layout. O(groups)."""
     elements = plan.elements
     assert elements is not None
     types = [elements.kv.name]
@@ -103,11 +112,11 @@ def _pages(plan: Plan) -> str:
         types.append(f"a scale a {elements.scales}" if elements.scales != "tensor" else "scaled")
     if plan.state_bytes:
         types += [f"states {elements.recurrent.name}", f"convolutions {elements.conv.name}"]
-    return f"{counted(plan.page_size, 'token')} each; {', '.join(types)}; {plan.layout} layout"
+    return f"{counted(plan.page_size, 'token')}; {', '.join(types)}; {plan.layout} layout"
 
 
-def _groups(plan: Plan) -> list[list[str]]:
-    """A row a group under a header."""
+def group_rows(plan: Plan) -> list[list[str]]:
+    """Cells of a table: a row a group under a header. O(groups)."""
     head = ["group", "layers", "keeps", "bytes a token", "page bytes", "padding", "pages"]
     rows = [[*head, "a parent"] if plan.packed else head]
     for group in plan.groups.values():
@@ -184,7 +193,9 @@ def _fixed(plan: Plan) -> list[Line]:
 
 def _page(plan: Plan) -> list[Line]:
     if not plan.packed:
-        return [("one page", f"{counted(plan.page_size, 'token')} = {plan.page_bytes:,} bytes")]
+        shared = ", with room for any group" if len(plan.groups) > 1 else ""
+        size = f"{counted(plan.page_size, 'token')} = {plan.page_bytes:,} bytes"
+        return [("one page", size + shared)]
     choices = ", or ".join(
         f"{counted(group.pages_per_parent, 'page')} of {group.name}"
         for group in plan.groups.values()
@@ -195,10 +206,9 @@ def _page(plan: Plan) -> list[Line]:
 def capacity(plan: Plan) -> str:
     """Tokens, and sequences of the longest length that fit. O(groups)."""
     longest, own = plan.max_length or plan.tokens, plan.spec.max_length if plan.spec else None
+    sequences = f"{hundredths(plan, longest)} sequences of {longest:,}"
     if own is not None and longest == plan.tokens < own:
-        sequences = f"less than one sequence of the model's {own:,}"
-    else:
-        sequences = f"{hundredths(plan, longest)} sequences of {longest:,}"
+        sequences += f", less than the model's {own:,}"
     if plan.bytes_per_token_beyond_windows:
         return f"{plan.tokens:,} tokens: {sequences}"
     return sequences
@@ -209,7 +219,7 @@ def reuse(plan: Plan) -> str:
     text = f"prefixes in steps of {counted(plan.reuse_tokens, 'token')}"
     if not plan.state_bytes:
         return text
-    worth = -(-plan.state_bytes // plan.bytes_per_token) if plan.bytes_per_token else 0
+    worth = plan.state_tokens
     tokens = f", as many as {counted(worth, 'token')}" if worth else ""
     return f"{text}, at saved states only ({plan.state_bytes:,} bytes each{tokens})"
 

@@ -7,12 +7,14 @@ Exact integers; knows no budget's terms and no device.
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from octavo.components import Component
 from octavo.dtypes import DType
-from octavo.packing import Packing
 from octavo.spec import Shape
+
+if TYPE_CHECKING:
+    from octavo.packing import Packing
 
 Layout = Literal["component", "slab", "packed"]
 ALIGNMENT = 64
@@ -122,7 +124,7 @@ def lay_flat(flat: Flat, pages: int) -> Iterator[TensorPlan]:
         base += _up(block * pages, ALIGNMENT)
 
 
-def lay_packed(packing: Packing) -> Iterator[TensorPlan]:
+def lay_packed(packing: "Packing") -> Iterator[TensorPlan]:
     """The tensors of a packed layout, interleaved in its planes. O(components)."""
     for name, load in packing.loads.items():
         pages = 1 + packing.parents * packing.per_parent[name]

@@ -16,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.components import Component
-from octavo.errors import PlanError
 
 GRAIN = 256
 """Bytes every page of a plane begins at a multiple of."""
 _PART_GRAIN = 16  # bytes every component begins at a multiple of
-_STATE_PARTS = (1, 2, 3, 4, 6, 9, 12)
+_MOST_PARTS = 32  # pages one state is cut into at most
+_WORTH = 1.001  # more parts, or planes, must hold so many times as much
 _LARGEST_SHARE = 64  # a parent takes at most this part of the budget
-_CANDIDATES = 4096  # sizes of a parent tried for each group
+_CANDIDATES = 128  # sizes of a parent tried for each group
 _STEPS = 64  # how far below the most pages of a parent a divisor is looked for
 Int64s = NDArray[np.int64]
+_Layer = list[Component]
 
 
 class Placed(NamedTuple):
@@ -108,10 +109,6 @@ class Packing(NamedTuple):
         zero = self.null_bytes // self.planes - self.stride(placed.component.group)
         return placed.plane * plane_bytes + zero + placed.offset
 
-    def size(self, parents: int) -> int:
-        """Bytes of an arena of so many parents. O(1)."""
-        return self.null_bytes + parents * self.parent_bytes
-
 
 def pack(
     groups: Mapping[str, Sequence[Component]],
@@ -119,6 +116,7 @@ def pack(
     pages: Mapping[str, int],
     budget: int,
     limits: Limits,
+    state_layers: int,
     fixed: Mapping[str, tuple[int, int]] | None = None,
 ) -> Packing | None:
     """The layout in which the most sequences fit; None: the budget holds no parent a group.
@@ -129,18 +127,22 @@ def pack(
         pages: pages of each group one sequence is counted with, a state as one.
         budget: bytes.
         limits: what page numbers allow.
+        state_layers: what the parts of a state divide: the layers that keep states on every rank.
         fixed: by group, pages of a parent and parts of a state that another rank has; None: free.
-
-    Raises:
-        PlanError: the layers of a state do not divide by its fixed parts.
 
     Cost: O(layers + candidates).
     """
     layers = {name: _by_layer(found) for name, found in groups.items()}
+    choices = [1]
+    if states is not None:
+        most = min(_MOST_PARTS, state_layers)
+        choices = [parts for parts in range(1, most + 1) if state_layers % parts == 0]
+        choices = choices if fixed is None else [fixed[states][1]]
+    even = all(map(_are_even, layers.values()))
     best: tuple[float, Packing] | None = None
-    for parts in _parts_of(layers, states, fixed):
+    for parts in choices:
         cut = {name: parts if name == states else 1 for name in groups}
-        for planes in _plane_counts(layers, cut):
+        for planes in _plane_counts(layers, cut, even=even):
             loads = {
                 name: _load(found, cut[name], planes, pages[name] * cut[name])
                 for name, found in layers.items()
@@ -149,43 +151,20 @@ def pack(
                 solved = _solve(loads, planes, budget, limits)
             else:
                 solved = _solve_like(loads, planes, budget, limits, fixed)
-            if solved is not None and (best is None or solved[0] > best[0]):
+            if solved is not None and (best is None or solved[0] > best[0] * _WORTH):
                 best = solved[0], _packing(loads, planes, budget, limits, *solved[1:])
     return None if best is None else best[1]
 
 
-def _parts_of(
-    layers: Mapping[str, list[list[Component]]],
-    states: str | None,
-    fixed: Mapping[str, tuple[int, int]] | None,
-) -> list[int]:
-    """Numbers of parts a state may be cut into."""
-    if states is None:
-        return [1]
-    count = len(layers[states])
-    if fixed is None:
-        return [parts for parts in _STATE_PARTS if count % parts == 0]
-    parts = fixed[states][1]
-    if count % parts:
-        right = f"the {count} layers that keep states on a rank must divide by it"
-        raise PlanError("parts", parts, right)
-    return [parts]
-
-
 def _plane_counts(
-    layers: Mapping[str, list[list[Component]]], cut: Mapping[str, int]
+    layers: Mapping[str, list[_Layer]], cut: Mapping[str, int], *, even: bool
 ) -> tuple[int, ...]:
     """As many planes as divide all layer counts; one plane too where layers differ in size.
 
     Planes are equally wide, so that layers of different size waste room in several of them.
     """
     most = gcd(*(len(found) // cut[name] for name, found in layers.items()))
-    even = all(len({_layer_bytes(layer) for layer in found}) == 1 for found in layers.values())
     return (most,) if even or most == 1 else (most, 1)
-
-
-def _layer_bytes(components: list[Component]) -> int:
-    return sum(_up(component.bytes, _PART_GRAIN) for component in components)
 
 
 def _packing(
@@ -216,11 +195,17 @@ def _solve_like(
     return None if parents < len(loads) else (float(parents), size, per_parent)
 
 
-def _by_layer(components: Sequence[Component]) -> list[list[Component]]:
+def _by_layer(components: Sequence[Component]) -> list[_Layer]:
     return [list(found) for _, found in groupby(components, lambda item: (item.draft, item.layer))]
 
 
-def _load(layers: list[list[Component]], parts: int, planes: int, pages: int) -> Load:
+def _are_even(layers: list[_Layer]) -> bool:
+    """Whether all layers of a group take as many bytes."""
+    sizes = {sum(_up(item.bytes, _PART_GRAIN) for item in components) for components in layers}
+    return len(sizes) == 1
+
+
+def _load(layers: list[_Layer], parts: int, planes: int, pages: int) -> Load:
     """Components of a group side by side in their planes: layer i of a part in plane i mod n."""
     count = len(layers) // parts
     used: dict[tuple[int, int], int] = {}
@@ -293,24 +278,18 @@ def _candidates(sizes: list[int], budget: int) -> Int64s:
     found = []
     for size in sizes:
         first = -(-top // size)
-        last = min(most // size, first + _CANDIDATES)
+        last = max(first, min(most // size, first + _CANDIDATES))
         found.append(np.arange(first, last + 1, dtype=np.int64) * size)
     return np.unique(np.concatenate(found))
 
 
 def _largest_divisors(numbers: Int64s, limits: Int64s) -> Int64s:
     """The largest divisor of each number that is at most its limit; 0: none near it."""
-    found = np.zeros_like(numbers)
-    left = np.flatnonzero(limits > 0)
-    trial = limits[left]
-    for _ in range(_STEPS):
-        hit = numbers[left] % trial == 0
-        found[left[hit]] = trial[hit]
-        left, trial = left[~hit], trial[~hit] - 1
-        left, trial = left[trial > 0], trial[trial > 0]
-        if not left.size:
-            break
-    return found
+    trials = limits[:, None] - np.arange(_STEPS)
+    hits = (trials > 0) & (numbers[:, None] % np.maximum(trials, 1) == 0)
+    first = hits.argmax(axis=1)
+    rows = np.arange(numbers.size)
+    return np.where(hits[rows, first], trials[rows, first], 0)
 
 
 def _up(value: int, grain: int) -> int:

@@ -38,7 +38,8 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "depth_bytes_per_sequence": plan.depth_bytes,
         "prefix_reuse": {
             "tokens": plan.reuse_tokens,
-            "snapshot_bytes": plan.state_bytes,
+            "state_bytes": plan.state_bytes,
+            "state_tokens": plan.state_tokens,
         },
         "groups": [_group(group, plan) for group in plan.groups.values()],
         "memory": plan.memory._asdict() if plan.memory else None,

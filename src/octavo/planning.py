@@ -4,18 +4,19 @@ Exact integers only; no float on the way to a byte count. Knows no device and al
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
 from octavo.budget import MAX_BYTES, available_memory
 from octavo.components import Order, read_elements
 from octavo.dtypes import DType
 from octavo.errors import BudgetTooSmall, PlanError
-from octavo.kernels import check_kernel
 from octavo.layouts import Layout
 from octavo.parallel import shard, stages_of
 from octavo.plans import MAX_PAGES, GroupPlan, Plan
-from octavo.ranks import Request, plan_ranks
 from octavo.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from octavo.ranks import Request
 
 __all__ = ["GroupPlan", "Plan", "memory_for", "plan"]
 
@@ -76,6 +77,8 @@ def plan(
 
     Cost: O(layers + sizes of a parent tried).
     """
+    from octavo.ranks import Request, plan_ranks  # here: engines with their own storage need none
+
     _check_words(spec, draft, order, layout)
     wanted = None if max_length is None else _check("max_length", max_length, MAX_PAGES)
     tp = _check("tp", tp, None)
@@ -93,6 +96,8 @@ def plan(
         stages=stages_of(shard(spec, tp), _check("pp", pp, len(spec.layers))),
     )
     if kernel is not None:
+        from octavo.kernels import check_kernel
+
         check_kernel(kernel, request.page_size, order, request.stages)
     made = plan_ranks(request)
     if made is None:
@@ -132,13 +137,15 @@ def _check_words(spec: object, draft: object, order: object, layout: object) -> 
         raise PlanError("layout", layout, f"it must be one of {', '.join(get_args(Layout))}")
 
 
-def _too_small(request: Request) -> PlanError:
+def _too_small(request: "Request") -> PlanError:
     """What to raise where a request does not fit: how much would do, and what takes it."""
+    from octavo.ranks import plan_ranks
+
     memory = request.memory
     need = _least(request)
     if need is None:
-        right = f"{request.sequences} of them take more pages than an int32 can number"
-        return PlanError("max_length", request.wanted, right)
+        right = f"of {request.wanted} tokens they take more pages than an int32 can number"
+        return PlanError("sequences", request.sequences, right)
     enough = plan_ranks(request._replace(memory=memory._replace(available=need)))
     assert enough is not None
     terms = _terms(enough, request)
@@ -147,7 +154,7 @@ def _too_small(request: Request) -> PlanError:
     return BudgetTooSmall(memory.device_for(need), memory.device, terms)
 
 
-def _terms(enough: Plan, request: Request) -> str:
+def _terms(enough: Plan, request: "Request") -> str:
     """What takes the memory of a plan that is just large enough."""
     assert enough.budget is not None
     size, null, used = enough.page_bytes, enough.budget.null_page, enough.usable_pages
@@ -159,8 +166,9 @@ def _terms(enough: Plan, request: Request) -> str:
     return f"{pages}, {size} bytes each, and alignment"
 
 
-def _least(request: Request) -> int | None:
+def _least(request: "Request") -> int | None:
     """The fewest bytes for the cache that are enough; None: none are."""
+    from octavo.ranks import plan_ranks
 
     def enough(size: int) -> bool:
         memory = request.memory._replace(available=size)
@@ -168,9 +176,9 @@ def _least(request: Request) -> int | None:
 
     low, high = 0, 2**16
     while not enough(high):
-        if high > MAX_BYTES:
+        if high == MAX_BYTES:
             return None
-        low, high = high, 2 * high
+        low, high = high, min(2 * high, MAX_BYTES)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

@@ -219,6 +219,24 @@ class Plan:
         return sum(g.kept_bytes for g in self.groups.values() if g.lifetime.form == "state")
 
     @property
+    def state_tokens(self) -> int:
+        """Tokens that take as many bytes as one state, rounded up; 0 where nothing is kept a token.
+
+        A state saved less often than that costs less than the tokens between.
+        """
+        return -(-self.state_bytes // self.bytes_per_token) if self.bytes_per_token else 0
+
+    def saved_states(self, length: int, interval: int) -> tuple[int, int]:
+        """States saved every ``interval`` tokens of a sequence, and their bytes. O(groups).
+
+        Raises:
+            LengthError: an argument is less than 1.
+        """
+        length, interval = check_int("length", length, 1), check_int("interval", interval, 1)
+        count = -(-length // interval) if self.state_bytes else 0
+        return count, count * self.state_bytes
+
+    @property
     def depth_bytes(self) -> int:
         """Bytes of a running sequence in the depth decoder's cache, not planned here. O(layers)."""
         depth = self.spec and self.spec.depth
@@ -235,8 +253,12 @@ class Plan:
     @property
     def in_flight_bytes(self) -> int:
         """Bytes a step of ``max_step_tokens`` may hold in windows before they slide. O(groups)."""
-        pages = -(-self.max_step_tokens // self.page_size)
-        sliding = [group for group in self.groups.values() if group.slides]
+        longest, pages = self.max_length or MAX_PAGES, -(-self.max_step_tokens // self.page_size)
+        sliding = [
+            group
+            for group in self.groups.values()
+            if group.slides and group.kept_tokens(longest) < longest
+        ]
         return pages * sum(self.cost(group) for group in sliding)
 
     @property
@@ -260,12 +282,13 @@ class Plan:
 
     def kept_bytes(self, length: int) -> int:
         """Bytes a sequence of ``length`` tokens needs, without pages and padding. O(groups)."""
-        tokens = sum(
-            group.kept_bytes // self.page_size * group.kept_tokens(length)
-            for group in self.groups.values()
-            if group.lifetime.form == "tokens"
-        )
-        return tokens + self.fixed_bytes_per_sequence
+        return sum(self.kept_in(group, length) for group in self.groups.values())
+
+    def kept_in(self, group: GroupPlan, length: int) -> int:
+        """Those of one group: of its tokens, of one state, or of an input. O(1)."""
+        if group.lifetime.form == "state":
+            return group.kept_bytes
+        return group.kept_bytes // self.page_size * group.kept_tokens(length)
 
     def sequence_bytes(self, length: int) -> int:
         """Bytes of the pages a sequence of ``length`` tokens takes. O(groups)."""

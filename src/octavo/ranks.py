@@ -4,6 +4,7 @@ Exact integers; knows no device and allocates nothing. `octavo.planning` checks 
 """
 
 from dataclasses import replace
+from math import gcd
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -21,9 +22,9 @@ from octavo.layouts import (
     lay_packed,
 )
 from octavo.lifetimes import Lifetime, group_name, lifetime_of
-from octavo.packing import Limits, pack
+from octavo.packing import Limits, Packing, pack
 from octavo.plans import MAX_PAGES, GroupPlan, Plan
-from octavo.spec import Cross, ModelSpec, Shared
+from octavo.spec import Cross, ModelSpec, Shared, State
 
 _SCORED_LENGTH = 2**15  # tokens a packed layout is chosen for where no longest sequence is known
 _STATE_ALIGNMENT = 16  # tokens pages grow by where they must cover a state
@@ -80,7 +81,7 @@ def _plan_rank(spec: ModelSpec, request: Request, like: Plan | None, most: int) 
     lifetimes = _lifetimes(spec, request.draft)
     layout = request.layout or ("component" if len(lifetimes) == 1 else "packed")
     page_size = request.page_size
-    if layout != "packed":
+    if layout != "packed" and any(life.form == "state" for life in lifetimes.values()):
         page_size = _covering(spec, request, page_size)
     components = _components(spec, request, page_size)
     groups = {name: [c for c in components if c.group == name] for name in lifetimes}
@@ -103,9 +104,8 @@ def _components(spec: ModelSpec, request: Request, page_size: int) -> list[Compo
 
 def _lifetimes(spec: ModelSpec, draft: ModelSpec | None) -> dict[str, Lifetime]:
     kinds = spec.kinds() + ([] if draft is None else draft.kinds())
-    found = {
-        group_name(kind): lifetime_of(kind) for _, kind in kinds if not isinstance(kind, Shared)
-    }
+    distinct = dict.fromkeys(kind for _, kind in kinds if not isinstance(kind, Shared))
+    found = {group_name(kind): lifetime_of(kind) for kind in distinct}
     return dict(sorted(found.items(), key=lambda item: _ORDER[item[1].form]))
 
 
@@ -121,8 +121,6 @@ def _covering(spec: ModelSpec, request: Request, page_size: int) -> int:
         layer = -1 - component.layer if component.draft else component.layer
         rows.setdefault((component.group, layer), []).append(part)
     listed = [Row(group, layer, tuple(parts)) for (group, layer), parts in rows.items()]
-    if not any(row.constant_bytes for row in listed):
-        return page_size
     if not any(row.slot_bytes for row in listed):
         return page_size
     return fit_geometry(listed, page_size, _STATE_ALIGNMENT).page_size
@@ -143,7 +141,7 @@ def _plan_flat(
     if pages < 2:
         return None
     used, usable = flat.size(pages), pages - 1
-    kept, scales, reserved = (sum(_sizes(found)[i] for found in groups.values()) for i in range(3))
+    kept, scales, reserved = _sizes([item for found in groups.values() for item in found])
     budget = Budget(
         total=total,
         payload=usable * kept,
@@ -182,31 +180,50 @@ def _plan_packed(
         else {g.name: (g.pages_per_parent, g.parts) for g in like.groups.values()}
     )
     limits = Limits(most - 1, 2**31 // page_size - 1)
-    packing = pack(groups, states, pages, total, limits, fixed)
+    packing = pack(groups, states, pages, total, limits, _state_layers(request), fixed)
     if packing is None:
         return None
-    parents = packing.parents
-    kept = {name: _sizes(found) for name, found in groups.items()}
-    parts = {name: packing.loads[name].parts for name in groups}
-    per = packing.per_parent
-    worst = min(groups, key=lambda name: sum(kept[name]) * per[name] // parts[name])
-    shares = [size * per[worst] // parts[worst] for size in kept[worst]]
-    used = packing.size(parents)
-    budget = Budget(
-        total=total,
-        payload=parents * shares[0],
-        padding=parents * (packing.parent_bytes - sum(shares)),
-        null_page=packing.null_bytes,
-        scales=parents * shares[1],
-        reserved=parents * shares[2],
-        remainder=total - used,
-    )
+    per, loads = packing.per_parent, packing.loads
+    budget = _packed_budget(total, packing, groups)
     plans = {
-        name: _group(name, lifetimes[name], found, packing.page_bytes(name), per[name], parts[name])
+        name: _group(
+            name, lifetimes[name], found, packing.page_bytes(name), per[name], loads[name].parts
+        )
         for name, found in groups.items()
     }
     tensors = tuple(lay_packed(packing))
-    return _made(spec, request, page_size, parents + 1, plans, budget, tensors, "packed")
+    return _made(spec, request, page_size, packing.parents + 1, plans, budget, tensors, "packed")
+
+
+def _state_layers(request: Request) -> int:
+    """What divides the layers that keep states on every rank, which parts of a state must too."""
+    drafts = [] if request.draft is None else request.draft.kinds()
+    counts = [
+        sum(isinstance(kind, State) for _, kind in stage.kinds() + drafts)
+        for stage in request.stages
+    ]
+    return gcd(*counts)
+
+
+def _packed_budget(total: int, packing: Packing, groups: dict[str, list[Component]]) -> Budget:
+    """Groups share the pool: its parts are those of the sequences the layout was chosen for."""
+    pool, whole = packing.parents * packing.parent_bytes, 0
+    parts = [0, 0, 0]
+    for name, found in groups.items():
+        load = packing.loads[name]
+        whole += load.pages * packing.page_bytes(name)
+        for at, size in enumerate(_sizes(found)):
+            parts[at] += load.pages // load.parts * size
+    kept, scales, reserved = (pool * part // whole for part in parts)
+    return Budget(
+        total=total,
+        payload=kept,
+        padding=pool - kept - scales - reserved,
+        null_page=packing.null_bytes,
+        scales=scales,
+        reserved=reserved,
+        remainder=total - packing.null_bytes - pool,
+    )
 
 
 def _scored_length(spec: ModelSpec, request: Request) -> int:

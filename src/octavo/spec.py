@@ -216,7 +216,8 @@ class ModelSpec:
         Raises:
             LengthError: more than there are.
         """
-        wanted = len(self.mtp) if count is None else check_int("count", count, 0, len(self.mtp))
+        most, why = len(self.mtp), "prediction layers of the model"
+        wanted = most if count is None else check_int("mtp", count, 0, most, why)
         return replace(self, layers=self.layers + self.mtp[:wanted], mtp=self.mtp[wanted:])
 
     @classmethod

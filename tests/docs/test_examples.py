@@ -60,14 +60,42 @@ def _commands(program: str) -> list[list[str]]:
     return [words[1:] for words in lines if words and words[0] == program]
 
 
-@pytest.mark.model
-@pytest.mark.parametrize("words", _commands("octavo"), ids=" ".join)
-def test_commands_run(words, tmp_path):
-    """Every `octavo` command of the pages succeeds and answers on stdout."""
+def _octavo(words: list[str], folder: Path) -> str:
+    """What an `octavo` command answers in ``folder``, where tests lie as in a checkout."""
+    (folder / "tests").symlink_to(ROOT / "tests")
     command = [sys.executable, "-m", "octavo", *words]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    run = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
 
     assert (0, True) == (run.returncode, bool(run.stdout.strip())), run.stderr
+    return run.stdout
+
+
+FILES = [words for words in _commands("octavo") if any(word.startswith("tests/") for word in words)]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("words", [w for w in _commands("octavo") if w not in FILES], ids=" ".join)
+def test_commands_run(words, tmp_path):
+    """Every `octavo` command of the pages succeeds and answers on stdout."""
+    assert _octavo(words, tmp_path)
+
+
+@pytest.mark.parametrize("words", FILES, ids=lambda words: " ".join(words[1:]).rpartition("/")[2])
+def test_commands_on_files_run(words, tmp_path):
+    """The same for commands on files of the checkout, which need no model."""
+    assert _octavo(words, tmp_path)
+
+
+def test_quoted_answers_are_current(tmp_path):
+    """The answers that docs/sizing.md quotes are those of its commands, line by line."""
+    text = (ROOT / "docs/sizing.md").read_text(encoding="utf-8")
+    quoted = "".join(re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    answers = ""
+    for number, words in enumerate(FILES):
+        (folder := tmp_path / str(number)).mkdir()
+        answers += _octavo(words, folder)
+
+    assert [] == [line for line in quoted.splitlines() if line not in answers.splitlines()]
 
 
 def test_make_targets_exist():

@@ -39,7 +39,7 @@ def test_explanation_of_a_model():
 
     assert [
         "model      small, 3 layers",
-        "pages      4 tokens each; bf16; component layout",
+        "pages      of 4 tokens; bf16; component layout",
         f"one token  {one} = 320 bytes",
         "one page   4 tokens = 1,280 bytes",
         f"memory     1 MiB = {parts} bytes",
@@ -50,7 +50,7 @@ def test_explanation_of_a_model():
 
 MIXED = """
 model       mixed, 4 layers
-pages       4 tokens each; bf16, states fp32, convolutions bf16; packed layout
+pages       of 4 tokens; bf16, states fp32, convolutions bf16; packed layout
 
 group     layers  keeps              bytes a token  page bytes  padding  pages  a parent
 window_8       2  the last 8 tokens            256       1,024        0  1,023         1
@@ -60,7 +60,7 @@ state          2  one state                      -         512      184  2,046  
 one token   4 layers x 2 heads x (16 + 16) x 2 bytes = 512 bytes; 256 once every window is full
 sequence    328 bytes whatever its length
 one parent  1,024 bytes: 1 page of window_8, or 1 page of full, or 2 pages of state
-memory      1 MiB = 1,023 parents 671,088 + null page 1,024 + padding 376,464 bytes
+memory      1 MiB = 1,023 parents 1,037,899 + null page 1,024 + padding 9,653 bytes
 capacity    4,076 tokens: 52.46 sequences of 64
 reuse       prefixes in steps of 4 tokens, at saved states only (328 bytes each, as many as 1 token)
 in flight   524,288 bytes while a step of 2,048 tokens runs, once for all sequences
@@ -124,4 +124,4 @@ def test_a_pool_too_small_for_the_models_own_length_says_so():
 
     text = octavo.plan(spec, "1MiB", page_size=4).explain()
 
-    assert "capacity   8,188 tokens: less than one sequence of the model's 8,192\n" in text
+    assert "capacity   8,188 tokens: 1.00 sequences of 8,188, less than the model's 8,192\n" in text

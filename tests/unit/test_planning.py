@@ -552,3 +552,15 @@ def test_ranks_of_stages_number_pages_alike():
         for name in plan.groups:
             assert 1 == len({one.ids(name) for one in plan.stages})
             assert 1 == len({one.groups[name].parts for one in plan.stages})
+
+
+def test_stages_with_unlike_states_cut_them_alike():
+    """Parts of a state divide the layers that keep states on every rank."""
+    layers = (Attention(2, 16, 16), *[State((8, 64, 64))] * 9, Attention(2, 16, 16))
+    spec = ModelSpec("uneven", (*layers, *[State((8, 64, 64))] * 6, Attention(2, 16, 16)), 4096)
+    plan = octavo.plan(spec, "64MiB", pp=2)
+    counts = [len(stage.groups["state"].layers) for stage in plan.stages]
+
+    assert [8, 7] == counts
+    assert {1} == {stage.groups["state"].parts for stage in plan.stages}
+    assert octavo.plan(spec, "64MiB").groups["state"].parts in (1, 3, 5, 15)

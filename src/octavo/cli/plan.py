@@ -6,8 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import octavo
-from octavo.cli import arguments
+from octavo.cli import arguments, comparing
 from octavo.engine import hub
+from octavo.explain import amount
+from octavo.planning import memory_for
+from octavo.plans import Plan
+from octavo.spec import ModelSpec
+
+_SIZES = {
+    "weights": "bytes of it that the model's weights take",
+    "activations": "bytes of it that the largest forward pass takes",
+    "other": "bytes of it that anything else takes",
+}
 
 
 def add_to(commands: Any) -> None:
@@ -20,39 +30,156 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument(
         "config",
-        metavar="CONFIG",
+        metavar="CONFIG|MODEL",
         help="a config.json, the folder it lies in, or the name of a pulled model",
     )
+    _add_memory(parser)
+    _add_model(parser)
+    _add_sequences(parser)
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print one JSON object instead")
+    shown.add_argument("--html", metavar="FILE", help="write a page with the memory as a picture")
+    parser.add_argument(
+        "--compare",
+        choices=comparing.CHOICES,
+        help="plans side by side: of other page sizes, element types or memories",
+    )
+    parser.set_defaults(run=run)
+
+
+def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         required=True,
         type=arguments.memory,
         metavar="SIZE",
-        help="memory for the cache, such as 16GiB (1024s) or 16GB (1000s)",
+        help="memory of one device, or for the cache where nothing below is given, such as 16GiB "
+        "(1024s) or 16GB (1000s)",
     )
+    parser.add_argument(
+        "--utilization",
+        default="1",
+        metavar="SHARE",
+        help="share of the memory that may be used, such as 0.9 (default: 1)",
+    )
+    for name, what in _SIZES.items():
+        parser.add_argument(
+            f"--{name}", type=arguments.memory, default=0, metavar="SIZE", help=f"{what}"
+        )
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dtype",
+        choices=("bf16", "fp16", "fp32", "fp8", "int8", "int4"),
+        default="bf16",
+        help="element type of keys and values (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--scales",
+        choices=("none", "tensor", "token", "head"),
+        help="what a scale of quantised keys and values is for (default: head for int8 and int4, "
+        "else none)",
+    )
+    parser.add_argument(
+        "--state-dtype",
+        choices=("fp32", "bf16", "fp16"),
+        default="fp32",
+        help="element type of recurrent states (default: %(default)s)",
+    )
+    arguments.add_page_size(parser)
+    parser.add_argument(
+        "--layout",
+        choices=("packed", "slab", "component"),
+        help="how groups of layers share the memory (default: packed where there are several)",
+    )
+    for name, what in (("tp", "share each layer's heads"), ("pp", "take some of the layers each")):
+        parser.add_argument(
+            f"--{name}",
+            type=arguments.whole_number(1),
+            default=1,
+            metavar="N",
+            help=f"ranks that {what}; figures are of one rank (default: 1)",
+        )
+    parser.add_argument(
+        "--mtp",
+        type=arguments.whole_number(0),
+        default=0,
+        metavar="N",
+        help="further layers that predict tokens and keep pages too (default: 0)",
+    )
+
+
+def _add_sequences(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-len",
         type=arguments.whole_number(1),
         metavar="N",
         help="longest sequence in tokens (default: the model's own)",
     )
-    arguments.add_page_size(parser)
-    arguments.add_dtype(parser, "element type of keys and values")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--max-seqs",
+        type=arguments.whole_number(1),
+        metavar="N",
+        help="ask whether so many longest sequences fit at once, and if not what would do",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the plan."""
-    spec = octavo.ModelSpec.from_config(_config(options.config))
-    plan = octavo.plan(
-        spec,
-        options.memory,
-        page_size=options.page_size,
-        dtype=options.dtype,
-        max_length=options.max_len,
-    )
-    print(json.dumps(plan.to_dict(), indent=2) if options.json else plan.explain())
+    spec = octavo.ModelSpec.from_config(_config(options.config)).with_mtp(options.mtp)
+    wanted = _wanted(options)
+    plan = octavo.plan(spec, options.memory, **wanted)
+    wish = None if options.max_seqs is None else _wish(spec, plan, options.max_seqs, wanted)
+    rows = comparing.rows(spec, options.memory, wanted, plan, options.compare)
+    if options.json:
+        data = plan.to_dict()
+        data |= {} if wish is None else {"wish": wish}
+        data |= {"comparison": rows} if options.compare else {}
+        print(json.dumps(data, indent=2))
+    elif options.html:
+        from octavo.cli.page import render
+
+        tables = [_told(wish)] if wish else []
+        compared = comparing.table(rows, options.compare) if options.compare else []
+        Path(options.html).write_text(render(plan, tables, compared), encoding="utf-8")
+        print(f"wrote {options.html}")
+    else:
+        print(plan.explain())
+        if wish:
+            print(f"\n{_told(wish)}")
+        if options.compare:
+            print("", *comparing.lines(rows, options.compare), sep="\n")
+
+
+def _wanted(options: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of `octavo.plan` but for spec and memory."""
+    names = ("utilization", *_SIZES, "dtype", "scales", "state_dtype", "page_size", "layout")
+    given = {name: getattr(options, name) for name in (*names, "tp", "pp")}
+    return given | {"max_length": options.max_len}
+
+
+def _wish(spec: ModelSpec, plan: Plan, sequences: int, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Whether so many of the longest sequences fit; the length and the memory that would do."""
+    length = wanted["max_length"] or spec.max_length or plan.max_length or plan.tokens
+    options = {name: value for name, value in wanted.items() if name != "max_length"}
+    return {
+        "sequences": sequences,
+        "length": length,
+        "fits": plan.parents(sequences, length) <= plan.usable_pages,
+        "max_length": plan.max_length_for(sequences),
+        "memory": memory_for(spec, sequences=sequences, length=length, **options),
+    }
+
+
+def _told(wish: dict[str, Any]) -> str:
+    many = f"{wish['sequences']:,} sequences of {wish['length']:,} tokens"
+    memory = f"{amount(wish['memory'])} ({wish['memory']:,} bytes)"
+    if wish["fits"]:
+        return f"{many} fit; {memory} would be enough"
+    longest = wish["max_length"]
+    shorter = f"of {longest:,} tokens they do" if longest else "nor do so many of one token"
+    return f"{many} do not fit; {shorter}, and {memory} would be enough"
 
 
 def _config(name: str) -> str | Path:

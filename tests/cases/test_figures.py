@@ -1,0 +1,136 @@
+"""Published config.json files to exact bytes, and what packed plans hold (configs/expected.yaml)."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import octavo
+from octavo import Attention, Cache, ModelSpec
+from octavo.spec import Latent, State
+
+DATA = Path(__file__).parent / "data"
+FIGURES = yaml.safe_load((DATA / "configs/expected.yaml").read_text(encoding="utf-8"))
+LENGTHS = (1, 100, 4096, 32768, 131072)
+STATES = {"bf16": "bf16", "fp32_state": "fp32"}
+CHOICES = [
+    (model, choice) for model, row in FIGURES.items() for choice in row["exact_bytes_at_32768"]
+]
+
+
+def kind_of(group):
+    """The layer kind of a group of the data."""
+    if group["kind"] == "latent":
+        return Latent(group["rank"], group["rope"])
+    if group["kind"] == "state":
+        return State(tuple(group["recurrent"]), tuple(group["conv"]))
+    window = group.get("window")
+    return Attention(group["kv_heads"], group["k_dim"], group["v_dim"], window=window)
+
+
+def spec_of(model):
+    """The model as its config.json says."""
+    return ModelSpec.from_config(DATA / "configs" / f"{model}.json")
+
+
+def planned(model, choice="fp32_state", **options):
+    """A plan of 16 GiB in pages of 16 tokens."""
+    return octavo.plan(spec_of(model), "16GiB", state_dtype=STATES[choice], **options)
+
+
+@pytest.mark.parametrize(("model", "choice"), CHOICES)
+def test_ideal_bytes(model, choice):
+    """Bytes a token, beyond windows, fixed, and of a sequence, exactly."""
+    row, plan = FIGURES[model], planned(model, choice)
+    exact = {at: sizes[choice] for at, sizes in row["exact_bytes_at"].items()}
+    exact[32768] = row["exact_bytes_at_32768"][choice]
+
+    assert row["bytes_per_token_all_layers"] == plan.bytes_per_token
+    assert row["bytes_per_token_beyond_windows"] == plan.bytes_per_token_beyond_windows
+    assert row["fixed_bytes_per_sequence"][choice] == plan.fixed_bytes_per_sequence
+    assert exact == {length: plan.kept_bytes(length) for length in LENGTHS}
+
+
+@pytest.mark.parametrize("model", FIGURES)
+def test_ideal_bytes_of_groups(model):
+    """Each group by itself: bytes a token, or of a state a layer."""
+    for group in FIGURES[model]["groups"]:
+        layers = (kind_of(group),) * group["layers"]
+        plan = octavo.plan(ModelSpec(model, layers), "16GiB")
+        for choice, size in group.get("bytes_per_layer", {}).items():
+            part = octavo.plan(plan.spec, "16GiB", state_dtype=STATES[choice])
+            assert size * group["layers"] == part.fixed_bytes_per_sequence
+        assert group.get("bytes_per_token", 0) == plan.bytes_per_token
+        assert group.get("window") == plan.to_dict()["groups"][0]["window"]
+
+
+@pytest.mark.parametrize(("model", "choice"), CHOICES)
+def test_sequences_in_16_gib(model, choice):
+    """The ideal count as printed; the plan's is below it by page rounding and the null page."""
+    row, plan = FIGURES[model], planned(model, choice, max_length=32768)
+    ideal = Fraction(16 * 2**30, plan.kept_bytes(32768))
+    found = plan.max_sequences(32768)
+
+    assert row["exact_max_sequences_16GiB_at_32768"][choice] == round(float(ideal), 2)
+    assert found <= ideal
+    assert found >= Fraction(97, 100) * ideal
+    assert plan.budget.total == sum(plan.budget[1:]) == 16 * 2**30
+
+
+@pytest.mark.parametrize("model", [m for m, row in FIGURES.items() if "variants" in row])
+def test_variants(model):
+    """A prediction layer more, and latents in fp8 with scales and bf16 position parts."""
+    for name, row in FIGURES[model]["variants"].items():
+        spec = spec_of(model)
+        plan = octavo.plan(
+            spec.with_mtp(1) if "mtp" in name else spec,
+            "16GiB",
+            dtype="fp8" if "fp8" in name else "bf16",
+        )
+        ideal = Fraction(16 * 2**30, plan.kept_bytes(32768))
+
+        assert row["bytes_per_token"] == plan.bytes_per_token
+        assert row["exact_bytes_at_32768"] == plan.kept_bytes(32768)
+        assert row["exact_max_sequences_16GiB_at_32768"] == round(float(ideal), 2)
+
+
+@pytest.mark.parametrize("model", [m for m, row in FIGURES.items() if "depth_decoder" in row])
+def test_depth_decoders(model):
+    """The second decoder of a speech model holds a frame's positions beside the plan."""
+    row, spec = FIGURES[model]["depth_decoder"], spec_of(model)
+    plan = octavo.plan(spec, "16GiB")
+
+    alone = octavo.plan(spec.depth, "1GiB", page_size=1)
+    assert row["bytes_per_position"] == alone.bytes_per_token
+    assert row["bytes_per_running_sequence"] == plan.depth_bytes
+    assert plan.depth_bytes == plan.to_dict()["depth_bytes_per_sequence"]
+
+
+@pytest.mark.parametrize(
+    ("model", "sequences", "engine"),
+    [
+        ("Gemma-3-27B", 5.4, 2.38),
+        ("gpt-oss-20b", 21.2, 17.01),
+        ("Qwen3-Next-80B-A3B", 19.4, 18.89),
+    ],
+)
+@pytest.mark.parametrize("prefix", [True, False])
+def test_promised_sequences_are_held(model, sequences, engine, prefix):
+    """As many sequences of 32,768 tokens as promised, computed in chunks and all held at the end.
+
+    ``engine``: what vLLM says of the same memory; Qwen3-Next there with pages of 1,056 tokens.
+    """
+    plan = planned(model, max_length=32768)
+    cache, rows = Cache(plan, max_sequences=32, prefix=prefix), []
+    for number in range(int(plan.max_sequences(32768))):
+        rows.append(cache.admit(np.full(32768, number, np.int32), limit=32768))
+        while rows[-1].computed < 32768:
+            stop = min(rows[-1].computed + 2048, rows[-1].next_stop or 32768)
+            cache.commit(cache.extend([rows[-1]], stop - rows[-1].computed))
+    cache.check()
+
+    assert plan.max_sequences(32768) >= Fraction(str(sequences)) > engine
+    assert [32768] * int(sequences) == [row.computed for row in rows]
+    assert 0 == cache.stats().preemptions

@@ -1,0 +1,268 @@
+"""``octavo plan``: options, comparisons, the page, and what it says of bad input."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+import octavo
+from octavo import Attention, ModelSpec
+from octavo.cli import main
+from octavo.cli.page import memory_pieces, render, sequence_pieces
+from octavo.spec import State
+
+CONFIG = {
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 6,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "sliding_window": 32,
+    "max_position_embeddings": 512,
+}
+SPEC = ModelSpec.from_config(CONFIG)
+HYBRID = ModelSpec(
+    "hybrid <b>", (Attention(2, 16, 16), State((4, 8, 8), (32, 3)), State((4, 8, 8))) * 2, 512
+)
+
+
+@pytest.fixture
+def plan(tmp_path, capsys):
+    """``octavo plan`` on the config; returns exit code, stdout and stderr."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIG))
+
+    def run(*words, config=file):
+        code = main(["plan", str(config), *map(str, words)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], {}),
+        (["--dtype", "fp16"], {"dtype": "fp16"}),
+        (["--dtype", "int8", "--scales", "token"], {"dtype": "int8", "scales": "token"}),
+        (["--page-size", 32, "--max-len", 64], {"page_size": 32, "max_length": 64}),
+        (["--layout", "slab"], {"layout": "slab"}),
+        (["--tp", 2, "--state-dtype", "bf16"], {"tp": 2, "state_dtype": "bf16"}),
+        (
+            ["--utilization", "0.9", "--weights", "100KiB", "--activations", "1kB", "--other", "5"],
+            {"utilization": "0.9", "weights": "100KiB", "activations": 1000, "other": 5},
+        ),
+    ],
+)
+def test_options_are_those_of_plan(plan, words, options):
+    """The command shows the plan that Python makes of the same options, as text and as JSON."""
+    made = octavo.plan(SPEC, "1MiB", **options)
+
+    assert (0, made.explain() + "\n", "") == plan("--memory", "1MiB", *words)
+    code, out, err = plan("--memory", "1MiB", *words, "--json")
+    assert (0, made.to_dict(), "") == (code, json.loads(out), err)
+
+
+def test_names_of_the_json(plan):
+    """The names that docs/sizing.md tells are the ones printed."""
+    data = json.loads(plan("--memory", "1MiB", "--json")[1])
+    budget, pool = data["budget"], data["pool"]
+
+    assert {"parents", "parent_bytes", "null_bytes"} == set(pool)
+    used = pool["parents"] * pool["parent_bytes"] + pool["null_bytes"]
+    assert 2**20 == budget["total"] == used + budget["remainder"]
+    assert ["window_32", "full"] == [group["name"] for group in data["groups"]]
+    for group in data["groups"]:
+        assert pool["parents"] * group["pages_per_parent"] == group["usable_pages"]
+        assert group["pages"] == group["usable_pages"] + 1
+        assert group["page_bytes"] * group["pages_per_parent"] == pool["parent_bytes"]
+
+
+@pytest.mark.parametrize(("sequences", "fits"), [(3, True), (40, False), (10**4, False)])
+def test_a_wish(plan, sequences, fits):
+    """Whether so many fit, at which length they do, and the memory that is exactly enough."""
+    words = ["--memory", "1MiB", "--max-len", 256, "--max-seqs", sequences]
+    wish = json.loads(plan(*words, "--json")[1])["wish"]
+    made = octavo.plan(SPEC, "1MiB", max_length=256)
+
+    assert (sequences, 256, fits) == (wish["sequences"], wish["length"], wish["fits"])
+    assert made.max_length_for(sequences) == wish["max_length"]
+    enough = {"max_length": 256, "sequences": sequences}
+    assert octavo.plan(SPEC, wish["memory"], **enough)
+    with pytest.raises(octavo.BudgetTooSmall):
+        octavo.plan(SPEC, wish["memory"] - 1, **enough)
+    told = plan(*words)[1].splitlines()[-1]
+    assert f"{sequences:,} sequences of 256 tokens {'fit' if fits else 'do not fit'}" in told
+    assert f"({wish['memory']:,} bytes) would be enough" in told
+    if sequences == 10**4:
+        assert "nor do so many of one token" in told
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ("page-size", ["1", "16", "32", "64", "256"]),
+        ("dtype", ["fp32", "bf16", "fp8", "int8", "int4"]),
+        ("memory", ["256 KiB", "512 KiB", "1 MiB", "2 MiB", "4 MiB"]),
+    ],
+)
+def test_comparisons(plan, choice, names):
+    """A table of plans that differ in one thing, each with the figures of its own plan."""
+    words = ["--memory", "1MiB", "--max-len", 256, "--compare", choice]
+    rows = json.loads(plan(*words, "--json")[1])["comparison"]
+    table = plan(*words)[1].split("\n\n")[-1].splitlines()
+
+    assert names == [row["choice"] for row in rows]
+    assert f"sequences of {256}" in table[0]
+    assert [choice, *names] == [re.split(r"\s\s+", line.strip())[0] for line in table]
+    for row in rows:
+        made = octavo.plan(
+            SPEC, row["memory"], page_size=row["page_size"], dtype=row["dtype"], max_length=256
+        )
+        found = (made.bytes_per_token, made.tokens, made.budget.padding)
+        assert found == (row["bytes_per_token"], row["tokens"], row["padding"])
+
+
+def test_what_cannot_be_compared_says_why(plan):
+    """A plan that is refused is a line below the table."""
+    words = ["--memory", "64KiB", "--max-len", 40, "--compare"]
+
+    assert "page_size is 256; it must be an int" in plan(*words, "page-size")[1]
+    assert "16 KiB: memory is 16384; at least" in plan(*words, "memory")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--memory", "1KiB"], 1, "memory is 1024; at least"),
+        (["--memory", "1MiB", "--weights", "2MiB"], 1, "1048576 - 2097152 weights = -1048576 "),
+        (["--memory", "1MiB", "--max-len", "9" * 30], 2, "max_length is 9999"),
+        (["--memory", "1MiB", "--max-len", 10**6], 1, "at least"),
+        (["--memory", "1MiB", "--pp", 7], 2, "pp is 7; it must be an int of at least 1"),
+        (["--memory", "1MiB", "--mtp", 1], 1, "mtp is 1; it must be an int of at least 0"),
+        (["--memory", "1MiB", "--utilization", "2"], 2, "utilization is '2'; it must be above 0"),
+        (["--memory", "1MiB", "--scales", "head"], 2, "bf16 is not quantised and has no scales"),
+        (["--memory", "1MiB", "--max-seqs", 10**18], 2, "more pages than an int32 can number"),
+        (["--memory", "1MiB", "--html", "/nowhere/a.html"], 1, "/nowhere/a.html: No such file"),
+        (["--memory", "1MiB", "--html", "a", "--json"], 2, "not allowed with argument --html"),
+        (["--memory", "1XiB"], 2, "give bytes as an int"),
+        (["--memory", "1MiB", "--dtype", "int3"], 2, "invalid choice: 'int3'"),
+        (["--memory", "1MiB", "--compare", "tp"], 2, "invalid choice: 'tp'"),
+    ],
+)
+def test_bad_input_is_one_line(plan, words, code, message):
+    """A line on stderr that says what is wrong, an exit code, and no traceback."""
+    found, out, err = plan(*words)
+
+    assert (code, "") == (found, out)
+    assert message in err
+    assert err.startswith("octavo")
+    assert 1 == err.count("\n")
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2", "[]", '{"model_type": "lama"}', "\x00", "{}"])
+def test_bad_files_are_one_line(plan, tmp_path, content):
+    """Not JSON, no object, an unknown model."""
+    file = tmp_path / "bad.json"
+    file.write_text(content)
+
+    for config in (file, tmp_path / "nowhere.json", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        code, out, err = plan("--memory", "1MiB", config=config)
+        assert (1, "", 1) == (code, out, err.count("\n"))
+
+
+def test_a_window_longer_than_any_sequence(plan):
+    """Such a window keeps every token and never has more in flight."""
+    code, out, _ = plan("--memory", "1MiB", "--max-len", 16)
+
+    assert (0, True, False) == (code, "window_32" in out, "in flight" in out)
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+class Outline(HTMLParser):
+    """Tags that are open, to see that all are closed in order, and what a page would fetch."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.fetched, self.text = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        """A tag begins."""
+        self.fetched += [value for name, value in attrs if name in ("src", "href")]
+        self.fetched += [tag] if tag in ("script", "link", "img", "iframe") else []
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        """A tag ends: the one opened last."""
+        assert tag == self.open.pop()
+
+    def handle_data(self, data):
+        """Text between tags."""
+        self.text.append(data)
+
+
+PLANS = [
+    octavo.plan(SPEC, "1MiB"),
+    octavo.plan(SPEC, "1MiB", utilization=0.9, weights=1000, activations=50, other=7),
+    octavo.plan(SPEC, "1MiB", layout="slab", dtype="int8"),
+    octavo.plan(
+        HYBRID, "1MiB", dtype="fp8", scales="head", draft=ModelSpec("d", (SPEC.layers[5],))
+    ),
+    octavo.plan(ModelSpec("plain", (Attention(2, 16, 16),)), "1MiB"),
+]
+
+
+@pytest.mark.parametrize("made", PLANS)
+def test_pictures_sum_to_the_memory(made):
+    """Every byte of the device is in the picture, and of a sequence in the second one."""
+    pieces = memory_pieces(made)
+
+    assert made.memory.device == sum(piece.bytes for piece in pieces)
+    assert all(piece.bytes > 0 for piece in pieces)
+    assert made.kept_bytes(made.max_length) == sum(p.bytes for p in sequence_pieces(made))
+
+
+def test_names_in_a_picture():
+    """Weights, keys and values by group, states, scales, draft, padding and what is left over."""
+    assert ["KV full", "states", "scales", "draft", "padding", "null page", "remainder"] == [
+        piece.name for piece in memory_pieces(PLANS[3])
+    ]
+    assert ["weights", "activations", "other", "not to be used", "KV window_32"] == [
+        piece.name for piece in memory_pieces(PLANS[1])
+    ][:5]
+
+
+@pytest.mark.parametrize("made", PLANS)
+def test_the_page_is_self_contained(made):
+    """Well-formed, without scripts or anything to fetch; names are text, never markup."""
+    page, outline = render(made, ["a & b"], [["size", "n"], ["1", "2"]]), Outline()
+    outline.feed(page)
+    text = " ".join(outline.text)
+
+    assert [] == outline.open == outline.fetched
+    assert "url(" not in page
+    assert "a & b" in text
+    assert "<b>" not in page.replace("<div><b>", "")
+    for term in ("model", "one token", "memory", "capacity", "reuse"):
+        assert term in text
+    assert f"{made.budget.payload:,}" in text
+
+
+def test_the_page_is_written(plan, tmp_path):
+    """--html writes the page and says where; the wish and the comparison are in it."""
+    target = tmp_path / "plan.html"
+    words = ["--memory", "1MiB", "--max-seqs", 5, "--compare", "dtype", "--html", target]
+
+    assert (0, f"wrote {target}\n", "") == plan(*words)
+    page = target.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "5 sequences of 512 tokens" in page
+    assert "<td>int4</td>" in page
