@@ -5,7 +5,7 @@ with nothing changed. The cache knows token ids and page numbers; no tensors, de
 no clock: the same verbs give the same pages in every process.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 import numpy as np
@@ -50,8 +50,14 @@ Request = tuple[Sequence | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]
 """What `Cache.fits` is asked about: a sequence or prompt, its limit, a prompt's extras."""
 
 
+_MOST_SEQUENCES, _FAR = 2**20, 2**31  # rows, positions
+
+
 class Cache:
-    """Pages, prefixes and sequences of one pool.
+    """Pages, prefixes and sequences of one pool; for one thread at a time.
+
+    A verb that raises one of octavo's errors has changed nothing. That cannot be said of Python's
+    own MemoryError or KeyboardInterrupt in the middle of a verb; `check` tells.
 
     Admitting: `admit`, `peek`, `explain_match`, `fits`, `pin`. Stepping: `batch`, `extend`,
     `commit`, `abort`. Going back: `truncate`, `drop`. Sharing: `fork`. Making room: `preempt`,
@@ -92,9 +98,12 @@ class Cache:
         if not isinstance(plan, Plan):
             raise PlanError("plan", plan, "it must come from octavo.plan or Plan.from_pages")
         self.plan, self.prefix = plan, prefix
-        self.max_sequences = check_int("max_sequences", max_sequences, 1)
+        why = "each has a row from the start"
+        self.max_sequences = check_int("max_sequences", max_sequences, 1, _MOST_SEQUENCES, why)
+        if on_event is not None and not callable(on_event):
+            raise PlanError("on_event", on_event, "it must be callable, or None")
         self.depth = check_int("depth", depth, 1)
-        if snapshots not in ("branch", "grid"):
+        if not isinstance(snapshots, str) or snapshots not in ("branch", "grid"):
             raise PlanError("snapshots", snapshots, "it must be 'branch' or 'grid'")
         log = EventLog(on_event) if on_event is not None else None
         removal = log.removed if log is not None else None
@@ -174,6 +183,9 @@ class Cache:
 
         Cost: O(requests + prompt tokens).
         """
+        self._home.reap()
+        if not isinstance(requests, Iterable):
+            raise LengthError("requests", requests, None, None, "a list of (what, limit)")
         asked = [self._asked(request) for request in requests]
         return Fit(self._capacity.shortage(asked))
 
@@ -196,6 +208,7 @@ class Cache:
         Raises:
             As `extend`, but for OutOfPages and too many open steps.
         """
+        self._home.reap()
         sequences = self._steppable(rows)
         news = check_counts(counts, len(sequences))
         ahead = check_int("ahead", ahead, 0)
@@ -211,10 +224,12 @@ class Cache:
 
         Free and evictable pages, less those promised. O(groups log pages).
         """
+        self._home.reap()
         return self._capacity.available()
 
     def stats(self) -> Stats:
         """Counts now and totals so far. O(1)."""
+        self._home.reap()
         pool = self._ledger.pool
         return Stats(
             pages=pool.usable,
@@ -372,6 +387,8 @@ class Cache:
         Raises:
             UnknownSequence, StaleSequence, DuplicateSequence: a sequence cannot be a row.
         """
+        if not isinstance(sequences, Iterable):
+            raise UnknownSequence(sequences, "is no list of sequences")
         listed = list(sequences)
         for sequence in listed:
             if self._check(sequence)._batch is not None:
@@ -408,7 +425,7 @@ class Cache:
         if len(self._open) >= self.depth:
             count = len(self._open)
             raise StepError(f"{count} steps are open, this cache's depth: commit the oldest first")
-        step = self._extend(rows, counts, check_int("ahead", ahead, 0))
+        step = self._extend(rows, counts, min(check_int("ahead", ahead, 0), _FAR))
         if self._open:
             self._want_less(step)
         self._clock += 1
@@ -629,6 +646,7 @@ class Cache:
 
         Cost: O(tokens).
         """
+        self._home.reap()
         if not self._check(sequence).preempted:
             raise StepError(f"sequence {sequence.id!r} is not preempted")
         ids = sequence.tokens()
@@ -676,8 +694,10 @@ class Cache:
             seen.add(sequence)
 
     def _check_name(self, id: object) -> None:
-        if not isinstance(id, Hashable):
-            raise IdentityError("id", id, "it must be hashable")
+        try:
+            hash(id)
+        except TypeError:
+            raise IdentityError("id", id, "it must be hashable") from None
         if id in self._home:
             raise DuplicateSequence(id)
 
