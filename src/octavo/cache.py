@@ -172,21 +172,28 @@ class Cache:
     def fits(self, requests: Iterable[Request]) -> Fit:
         """Whether these sequences and prompts can all run to their limits at once.
 
+        In a packed plan pages that are published meanwhile may keep a parent from the group that
+        needs it, so that a yes can come to nothing there; what must not fail is admitted with a
+        guarantee.
+
         Args:
-            requests: (sequence or prompt, limit in tokens), of a prompt also its extras as third.
+            requests: (sequence or prompt, limit in tokens), of a prompt also its extras as third; a
+                sequence goes no further than its own limit.
                 Sequences not named keep what they hold, and what was guaranteed to them. Windows
                 count as they are when a sequence runs token by token.
 
         Raises:
-            UnknownSequence, StaleSequence, TokenError, LengthError, IdentityError: an entry cannot
-                be asked for.
+            UnknownSequence, StaleSequence, DuplicateSequence, TokenError, LengthError,
+                IdentityError: an entry cannot be asked for.
 
         Cost: O(requests + prompt tokens).
         """
         self._home.reap()
         if not isinstance(requests, Iterable):
             raise LengthError("requests", requests, None, None, "a list of (what, limit)")
-        asked = [self._asked(request) for request in requests]
+        listed = list(requests)
+        asked = [self._asked(request) for request in listed]
+        self._check_distinct([item for item, *_ in listed if isinstance(item, Sequence)])
         return Fit(self._capacity.shortage(asked))
 
     def _asked(self, request: Request) -> Asked:
@@ -197,7 +204,7 @@ class Cache:
         if isinstance(item, Sequence):
             sequence = self._check(item)
             limit = check_int("limit", limit, 1)
-            return self._capacity.asked_by(sequence, limit)
+            return self._capacity.asked_by(sequence, min(limit, sequence.limit))
         ids = self._guards.prompt(item)
         limit = check_int("limit", limit, ids.size)
         return self._capacity.asked_for(ids, limit, read_extras(extra))
@@ -285,7 +292,8 @@ class Cache:
             id: any hashable name; None: a number not in use.
             reuse: whether to look for the prefix at all.
             guarantee: reserve all pages up to the limit, so that no later `extend` can fail. In
-                a plan with states such a sequence neither reuses nor publishes pages.
+                a plan with states such a sequence neither reuses nor publishes pages. Windows count
+                as long as the limit, as one step may run that far.
             cross: (digest, length) of the input that cross attention reads; the same as a
                 CrossInput among the extras.
 
@@ -411,8 +419,9 @@ class Cache:
                 at each limit.
 
         Raises:
-            StepError: ``depth`` steps are open, or a row is preempted. LengthError: counts out of
-                range or beyond what is known. CapacityError: a row would pass its limit.
+            StepError: ``depth`` steps are open, a row is preempted, or its state went with an
+                aborted step and earlier ones are still open. LengthError: counts out of range or
+                beyond what is known. CapacityError: a row would pass its limit.
             RollbackUnsupported: more drafts than states can be taken back.
             OutOfPages: too few pages; nothing is changed, nothing evicted.
             UnknownSequence, StaleSequence, DuplicateSequence: a row cannot take part.
@@ -546,7 +555,9 @@ class Cache:
         """Forget the tokens from ``length`` on, and their KV.
 
         A published or shared page is never written again: where the cut falls inside one, it is
-        copied before the next write. States go back to where one was kept.
+        copied before the next write. States go back to where one was kept; a sequence that then
+        knows no token to compute goes on with `extend` ``ahead`` where ``rollback`` allows it, else
+        it is released and admitted again with the tokens that follow.
 
         Args:
             length: tokens that stay known.

@@ -89,7 +89,8 @@ class Capacity:
             need = [have + more for have, more in zip(need, one.needs, strict=True)]
             for group, pages in enumerate(one.pages):
                 pinned[group].update(pages.tolist())
-        short = self._ledger.short(need, self._promises.owed(), [sorted(p) for p in pinned])
+        held = [sorted(pages) for pages in pinned]
+        short = self._ledger.short(need, self._promises.owed(), held, one_by_one=True)
         return dict(zip(self._ledger.names, short, strict=True))
 
     def _copies(self, asked: list[Asked]) -> list[int]:

@@ -405,7 +405,7 @@ class Committer:
         assert isinstance(view, CrossView)
         for at in view.fresh.nonzero()[0].tolist():
             sequence = step.sequences[at]
-            key = sequence._cross
-            if not sequence._takes_part(step._clock) or key is None or key in ledger.cross[group]:
+            key = sequence._identity.root
+            if not sequence._takes_part(step._clock) or key in ledger.cross[group]:
                 continue
             ledger.enter_cross(group, key, sequence._rows.held(sequence._row, group))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import OutOfPages
-from octavo.identity import CrossInput
+from octavo.identity import RootKey
 from octavo.pages import PagePool, Pages, SomePages
 from octavo.parents import ParentPool
 from octavo.planning import GroupPlan, Plan
@@ -60,8 +60,8 @@ class Ledger:
         self.pool = self._make_pool(policy)
         sizes = [self.pool.state(group)[0].size for group in range(len(self.groups))]
         self.index = PrefixIndex(sizes)
-        self.cross: list[dict[CrossInput, Pages]] = [{} for _ in self.groups]
-        self._cross_of: list[dict[int, CrossInput]] = [{} for _ in self.groups]
+        self.cross: list[dict[RootKey, Pages]] = [{} for _ in self.groups]
+        self._cross_of: list[dict[int, RootKey]] = [{} for _ in self.groups]
         self.snapshots: list[dict[int, None]] = [{} for _ in self.groups]
         self.in_flight = [0 for _ in self.groups]
         self.peak = self.evicted = 0
@@ -82,12 +82,21 @@ class Ledger:
     # -- supply --------------------------------------------------------------------------------
 
     def short(
-        self, needs: Items[int], owed: Items[int] | None, pinned: Items[SomePages] = ()
+        self,
+        needs: Items[int],
+        owed: Items[int] | None,
+        pinned: Items[SomePages] = (),
+        *,
+        one_by_one: bool = False,
     ) -> list[int]:
-        """Pages missing by group for ``needs`` beside what is ``owed`` to guaranteed sequences."""
+        """Pages missing by group for ``needs`` beside what is ``owed`` to guaranteed sequences.
+
+        Args:
+            one_by_one: they are not taken in one step.
+        """
         if owed is not None:
             needs = [need + promise for need, promise in zip(needs, owed, strict=True)]
-        return self.pool.short(needs, pinned)
+        return self.pool.short(needs, pinned, one_by_one=one_by_one)
 
     def require(
         self, needs: Items[int], owed: Items[int] | None, pinned: Items[SomePages] = ()
@@ -146,15 +155,15 @@ class Ledger:
         others = [other for other in self.index.detach_state(group, node) if other != page]
         self.pool.unpublish(others, group)
 
-    def _drop_cross(self, group: int, key: CrossInput, page: int) -> None:
+    def _drop_cross(self, group: int, key: RootKey, page: int) -> None:
         pages = self.cross[group].pop(key)
         others = [other for other in pages.tolist() if other != page]
         for other in (page, *others):
             del self._cross_of[group][other]
         self.pool.unpublish(others, group)
 
-    def enter_cross(self, group: int, key: CrossInput, pages: Pages) -> None:
-        """Publish ``pages`` as the cross input ``key``. O(pages)."""
+    def enter_cross(self, group: int, key: RootKey, pages: Pages) -> None:
+        """Publish ``pages`` as the cross input of sequences with these extras. O(pages)."""
         self.cross[group][key] = pages
         self._cross_of[group].update(dict.fromkeys(pages.tolist(), key))
         self.pool.publish(pages, group)
