@@ -105,10 +105,16 @@ class Halter:
         elif filled is not None:  # entries stay where every row has a later step open
             pairs = None if stride.steps else repointed
             published = self._committer.publisher.publish_filled(filled, pairs)
-        sliding = list[Stand]()
-        if self._ledger.sliding:
-            sliding = [Stand(rows, self._constants.rows[: ids.size], step._batch)]
+        sliding = self._sliding(stride, step._batch) if self._ledger.sliding else []
         return self._committer.finish(step, published, repointed, sliding)
+
+    def _sliding(self, stride: Stride, batch: Batch) -> list[Stand]:
+        """Rows whose windows may have to slide after a step of a stride has ended."""
+        places, size = self._committer.slider.places, self._ledger.page_size
+        if places is None or stride.ended == 1:
+            return [Stand(batch._rows, self._constants.rows[: stride.past.size], batch)]
+        buckets = [stride.computed_to(place, size) for place in places]
+        return [Stand(batch._rows, bucket.rows, batch) for bucket in buckets if bucket.listed]
 
     def _advance_stride(self, stride: Stride, rows: Rows, ids: Ints) -> Filled | None:
         """Each row computed the one token it knew more, and learns another one."""
@@ -186,30 +192,31 @@ class Halter:
 
     def _advance(self, news: News, together: Bools | None) -> Filled | None:
         """Count what rows together computed and learned; the pages they filled, if any."""
-        rows: Rows = news.step._batch._rows
-        at = self._constants.rows[: news.known.size] if together is None else together.nonzero()[0]
-        numbers, ends = news.numbers[at], news.ends[at]
+        rows, mine = news.step._batch._rows, slice(None) if together is None else together
         places, ids, early = self._new_ids(news, together)
-        tails, filled = rows.tail.reshape(-1), None
-        turned = (news.full[at] > news.begun[at]).nonzero()[0]
-        if turned.size:
+        turned, filled = news.full > news.begun, None
+        at = (turned if together is None else turned & together).nonzero()[0]
+        tails = rows.tail.reshape(-1)
+        if at.size:
             tails[places[early]] = ids[early]
             places, ids = places[~early], ids[~early]
-            listed = at[turned].tolist()
-            sequences = [news.step.sequences[row] for row in listed]
-            filled = self._fill(rows, listed, sequences, numbers[turned])
+            sequences = [news.step.sequences[row] for row in at.tolist()]
+            filled = self._fill(rows, at.tolist(), sequences, news.numbers[at])
         tails[places] = ids
-        rows.computed[numbers] = ends
-        rows.known[numbers] += news.told.counts[at]
+        numbers = news.numbers[mine]
+        rows.computed[numbers] = news.ends[mine]
+        rows.known[numbers] += news.told.counts[mine]
         return filled
 
     def _new_ids(self, news: News, together: Bools | None) -> tuple[Int64s, Ints, Bools]:
         """Where in all tails each new id goes, the ids, and which go to the page that was open."""
-        size, told = self._ledger.page_size, news.told
-        ids = told.ids
-        owners = np.repeat(self._constants.rows[: told.counts.size], told.counts)
-        positions = (news.known - told.counts.cumsum() + told.counts)[owners]
-        positions += np.arange(owners.size)
+        size, counts, ids = self._ledger.page_size, news.told.counts, news.told.ids
+        owners = counts.nonzero()[0]
+        positions = news.known[owners]
+        if owners.size < ids.size:
+            owners = np.repeat(self._constants.rows[: counts.size], counts)
+            positions = (news.known - counts.cumsum() + counts)[owners]
+            positions += np.arange(owners.size)
         if together is not None:
             mine = together[owners]
             owners, positions, ids = owners[mine], positions[mine], ids[mine]

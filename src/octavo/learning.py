@@ -22,26 +22,6 @@ Int64s = NDArray[np.int64]
 NO_IDS = np.empty(0, np.int32)
 
 
-def ids_each(tokens: Learned, step: Step) -> Ints | None:
-    """``tokens`` as int32[rows] where they are one id a row, 0 where none is wanted; else None.
-
-    Raises:
-        TokenError: an entry that is wanted is no token id.
-
-    Cost: O(rows).
-    """
-    rows = len(step.sequences)
-    if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
-        if np.logical_and.reduce(step.wants_token):
-            return check_tokens(tokens)
-        return check_tokens(np.where(step.wants_token, tokens, 0))
-    if isinstance(tokens, list) and len(tokens) == rows and type(tokens[0]) is int:
-        wants = step.wants_token.tolist()
-        ids = [item if want else 0 for item, want in zip(tokens, wants, strict=True)]
-        return check_tokens(ids)
-    return None
-
-
 def one_id(tokens: Learned, step: Step) -> Ints | None:
     """What `read_learned` says of a step of one row, where it is told one id or none; else None.
 
@@ -103,13 +83,12 @@ def read_learned(tokens: Learned, step: Step) -> Told:
         return _told(ids, _sizes(tokens[1], rows, ids.size))
     if not isinstance(tokens, Iterable):
         raise LengthError("tokens", tokens, 0, None, "one entry a row of the step")
-    each = ids_each(tokens, step)
-    if each is not None:
-        return _wanted(each, step)
+    if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
+        return _wanted(tokens, step)
     items = list(tokens)
     if len(items) != rows:
         raise LengthError("len(tokens)", len(items), rows, rows, "one entry a row of the step")
-    if all(isinstance(item, Iterable) for item in items) and items:
+    if items and all(issubclass(kind, Iterable) for kind in set(map(type, items))):
         return _joined(items)
     wants = step.wants_token.tolist()
     wanted = [item if want else 0 for item, want in zip(items, wants, strict=True)]
@@ -122,12 +101,17 @@ def _told(ids: Ints, counts: Int64s) -> Told:
     return Told(ids, counts, each)
 
 
-def _wanted(ids: Ints, step: Step) -> Told:
+def _wanted(tokens: NDArray[Any], step: Step) -> Told:
     """The id of each row that wants one, nothing for the others."""
-    counts = step.wants_token.astype(np.int64)
-    if np.count_nonzero(counts) == ids.size:
-        return Told(ids, counts, each=True)
-    return Told(ids[step.wants_token], counts, each=False)
+    wants = step.wants_token
+    counts = wants.astype(np.int64)
+    if np.logical_and.reduce(wants):
+        return Told(check_tokens(tokens), counts, each=True)
+    try:
+        return Told(check_tokens(tokens[wants]), counts, each=False)
+    except TokenError:
+        check_tokens(np.where(wants, tokens, 0))  # says in which row
+        raise
 
 
 def _joined(items: list[Any]) -> Told:

@@ -26,11 +26,19 @@ class Slider:
 
     Args:
         ledger: what the cache owns.
+
+    Attributes:
+        places: a row that goes on by one position and whose windows have slid before has something
+            to give back only where it comes to one of these places of a page; None: anywhere.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._sinks = {group: ledger.sink_columns(group) for group in ledger.sliding}
+        size = ledger.page_size
+        turns = [ledger.groups[group].lifetime.turns(size) for group in ledger.sliding]
+        there = {(turn + ledger.rollback) % size for turn in turns if turn is not None}
+        self.places = None if None in turns else sorted(there)
 
     def slides(self, sequence: Sequence) -> bool:
         """Whether ``sequence`` holds what no window of it can see. O(groups)."""
