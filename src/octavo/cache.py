@@ -30,7 +30,7 @@ from octavo.halting import Halter, moving
 from octavo.home import Home
 from octavo.identity import CrossInput, Extra, read_extras
 from octavo.integrity import check_cache
-from octavo.learning import Learned, ids_each, one_id, read_kept, read_learned
+from octavo.learning import Learned, one_id, read_kept, read_learned
 from octavo.ledger import Ledger
 from octavo.marching import Marcher
 from octavo.placing import Placer
@@ -487,25 +487,22 @@ class Cache:
             TokenError, LengthError: tokens or kept malformed, or more positions kept than ids
                 known. CapacityError: a row would pass its limit.
 
-        Cost: a batch told one id a row or none: some array operations, O(new pages), O(1) a row
-            that fills pages of a prompt; else O(rows + new tokens).
+        Cost: a batch: some array operations, O(new ids and pages), O(1) a row that fills pages of a
+            prompt, several pages at once or loses a state; else O(rows + new tokens).
         """
         self._check_oldest(step)
-        if kept is None and step._batch is not None:
-            ids = None if tokens is None else ids_each(tokens, step)
-            if tokens is None or ids is not None:
-                done = self._halter.commit(step, ids, self._open[1:])
-                self._open.pop(0)
-                self._tell()
-                return done
+        if step._batch is not None:
+            told, valid = read_learned(tokens, step), read_kept(kept, step)
+            done = self._halter.commit(step, told, valid, self._open[1:])
+            self._open.pop(0)
+            self._tell()
+            return done
         rows = self._rows(step, tokens, kept)
         later = moving(self._open[1:]) if len(self._open) > 1 else ()
         for row in rows:
             self._committer.check(row, later=row.sequence in later)
         self._open.pop(0)
-        published, repointed = self._committer.learn_rows(rows, later)
-        moved = [row.sequence for row in rows if row.context > row.past]
-        done = self._committer.finish(step, published, repointed, moved)
+        done = self._committer.commit(step, rows, later)
         self._tell()
         return done
 
@@ -515,12 +512,18 @@ class Cache:
             ids = one_id(tokens, step)
             if ids is not None:
                 return self._one_row(step, ids)
-        learned, valid = read_learned(tokens, step), read_kept(kept, step)
-        pasts, contexts, clock = step.past.tolist(), step.context.tolist(), step._clock
+        told, valid = read_learned(tokens, step), read_kept(kept, step)
+        numbers = zip(
+            step.past.tolist(),
+            (step.counts if valid is None else valid).tolist(),
+            step.context.tolist(),
+            told.each_row(),
+            strict=True,
+        )
         return [
-            Row(at, sequence, learned[at], pasts[at], pasts[at] + valid[at], contexts[at])
-            for at, sequence in enumerate(step.sequences)
-            if sequence._takes_part(clock)
+            Row(at, sequence, ids, past, past + count, context)
+            for at, (past, count, context, ids) in enumerate(numbers)
+            if (sequence := step.sequences[at])._takes_part(step._clock)
         ]
 
     @staticmethod

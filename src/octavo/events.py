@@ -121,12 +121,19 @@ class EventLog:
             except RuntimeWarning:
                 sys.stderr.write(f"octavo: {text}\n")
 
-    def stored(self, group: int, nodes: Sequence[int], pages: Sequence[int]) -> None:
-        """New pages in the index."""
+    def stored(
+        self, group: int, nodes: Sequence[int], pages: Sequence[int], copies: int | None = None
+    ) -> None:
+        """New pages in the index.
+
+        Args:
+            copies: groups in which the nodes have a page, these counted; None: those it has now.
+        """
         index, name = self.ledger.index, self.ledger.names[group]
         for node, page in zip(nodes, pages, strict=True):
-            parent = index.digest(index.ancestor(node, 1))
-            self._queue.append(Stored(index.digest(node), parent, name, page, index.copies(node)))
+            digest, parent = index.digest(node), index.digest(index.ancestor(node, 1))
+            count = index.copies(node) if copies is None else copies
+            self._queue.append(Stored(digest, parent, name, page, count))
 
     def removed(self, removal: Removal) -> None:
         """A page is about to leave the index."""

@@ -243,38 +243,6 @@ class Ledger:
             self.pool.release(pages, group, distinct=True)
             table[keep:] = 0
 
-    def slide(self, rows: Rows, row: int, position: int) -> int:
-        """Give back the columns nobody at ``position`` or later can see. O(columns given back).
-
-        Returns:
-            Pages given back.
-        """
-        dropped = 0
-        for group in self.sliding:
-            _, first = self.kept_columns(group, position)
-            start = max(int(rows.first[group][row]), self.sink_columns(group))
-            if first <= start:
-                continue
-            dropped += self._drop(rows, row, group, start, first)
-            rows.first[group][row] = first
-        return dropped
-
-    def _drop(self, rows: Rows, row: int, group: int, start: int, stop: int) -> int:
-        """Give back columns; those a hit at a marked boundary would need do not go cold."""
-        table = rows.tables[group][row]
-        columns = start + table[start:stop].nonzero()[0]
-        warm = np.zeros(columns.size, np.bool_)
-        for boundary in rows.marks[row].tolist():
-            if boundary > start:
-                _, first = self.kept_columns(group, boundary * self.page_size)
-                warm |= (columns >= first) & (columns < boundary)
-        for cold in (True, False):
-            pages = table[columns[warm != cold]]
-            if pages.size:
-                self.pool.release(pages[::-1], group, cold=cold, distinct=True)
-        table[start:stop] = 0
-        return int(columns.size)
-
     def count_holders(self, group: int, rows: list[tuple[Rows, int]]) -> NDArray[np.int64]:
         """Holders of each page of ``group`` as the tables of ``rows`` have them. O(pages)."""
         refs, _ = self.pool.state(group)
