@@ -86,7 +86,7 @@ class Admission:
         pages = [hit_pages(ledger, group, hit) for group in range(len(ledger.groups))]
         if self._enabled and identity.cross is not None:
             for group in ledger.cross_groups:
-                pages[group] = ledger.cross[group].get(identity.cross, pages[group])
+                pages[group] = ledger.cross[group].get(identity.root, pages[group])
         return pages
 
     def afford(self, ids: Ints, identity: Identity, *, reuse: bool) -> Pinned:

@@ -105,7 +105,9 @@ class Batch:
         return row
 
     def remove(self, sequence: Sequence) -> Removed:
-        """Take ``sequence`` out; the last row moves into its place. O(columns).
+        """Take ``sequence`` out; the last row moves into its place.
+
+        Cost: O(columns), after a step O(rows x columns), as steps keep the tables they were given.
 
         Raises:
             UnknownSequence: it is not in this batch.

@@ -5,7 +5,7 @@ with nothing changed. The cache knows token ids and page numbers; no tensors, de
 no clock: the same verbs give the same pages in every process.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ from octavo.halting import Halter, moving
 from octavo.home import Home
 from octavo.identity import CrossInput, Extra, read_extras
 from octavo.integrity import check_cache
-from octavo.learning import Learned, ids_each, one_id, read_kept, read_learned
+from octavo.learning import Learned, one_id, read_kept, read_learned
 from octavo.ledger import Ledger
 from octavo.marching import Marcher
 from octavo.placing import Placer
@@ -50,8 +50,14 @@ Request = tuple[Sequence | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]
 """What `Cache.fits` is asked about: a sequence or prompt, its limit, a prompt's extras."""
 
 
+_MOST_SEQUENCES, _FAR = 2**20, 2**31  # rows, positions
+
+
 class Cache:
-    """Pages, prefixes and sequences of one pool.
+    """Pages, prefixes and sequences of one pool; for one thread at a time.
+
+    A verb that raises one of octavo's errors has changed nothing. That cannot be said of Python's
+    own MemoryError or KeyboardInterrupt in the middle of a verb; `check` tells.
 
     Admitting: `admit`, `peek`, `explain_match`, `fits`, `pin`. Stepping: `batch`, `extend`,
     `commit`, `abort`. Going back: `truncate`, `drop`. Sharing: `fork`. Making room: `preempt`,
@@ -92,9 +98,12 @@ class Cache:
         if not isinstance(plan, Plan):
             raise PlanError("plan", plan, "it must come from octavo.plan or Plan.from_pages")
         self.plan, self.prefix = plan, prefix
-        self.max_sequences = check_int("max_sequences", max_sequences, 1)
+        why = "each has a row from the start"
+        self.max_sequences = check_int("max_sequences", max_sequences, 1, _MOST_SEQUENCES, why)
+        if on_event is not None and not callable(on_event):
+            raise PlanError("on_event", on_event, "it must be callable, or None")
         self.depth = check_int("depth", depth, 1)
-        if snapshots not in ("branch", "grid"):
+        if not isinstance(snapshots, str) or snapshots not in ("branch", "grid"):
             raise PlanError("snapshots", snapshots, "it must be 'branch' or 'grid'")
         log = EventLog(on_event) if on_event is not None else None
         removal = log.removed if log is not None else None
@@ -163,18 +172,28 @@ class Cache:
     def fits(self, requests: Iterable[Request]) -> Fit:
         """Whether these sequences and prompts can all run to their limits at once.
 
+        In a packed plan pages that are published meanwhile may keep a parent from the group that
+        needs it, so that a yes can come to nothing there; what must not fail is admitted with a
+        guarantee.
+
         Args:
-            requests: (sequence or prompt, limit in tokens), of a prompt also its extras as third.
+            requests: (sequence or prompt, limit in tokens), of a prompt also its extras as third; a
+                sequence goes no further than its own limit.
                 Sequences not named keep what they hold, and what was guaranteed to them. Windows
                 count as they are when a sequence runs token by token.
 
         Raises:
-            UnknownSequence, StaleSequence, TokenError, LengthError, IdentityError: an entry cannot
-                be asked for.
+            UnknownSequence, StaleSequence, DuplicateSequence, TokenError, LengthError,
+                IdentityError: an entry cannot be asked for.
 
         Cost: O(requests + prompt tokens).
         """
-        asked = [self._asked(request) for request in requests]
+        self._home.reap()
+        if not isinstance(requests, Iterable):
+            raise LengthError("requests", requests, None, None, "a list of (what, limit)")
+        listed = list(requests)
+        asked = [self._asked(request) for request in listed]
+        self._check_distinct([item for item, *_ in listed if isinstance(item, Sequence)])
         return Fit(self._capacity.shortage(asked))
 
     def _asked(self, request: Request) -> Asked:
@@ -185,7 +204,7 @@ class Cache:
         if isinstance(item, Sequence):
             sequence = self._check(item)
             limit = check_int("limit", limit, 1)
-            return self._capacity.asked_by(sequence, limit)
+            return self._capacity.asked_by(sequence, min(limit, sequence.limit))
         ids = self._guards.prompt(item)
         limit = check_int("limit", limit, ids.size)
         return self._capacity.asked_for(ids, limit, read_extras(extra))
@@ -196,6 +215,7 @@ class Cache:
         Raises:
             As `extend`, but for OutOfPages and too many open steps.
         """
+        self._home.reap()
         sequences = self._steppable(rows)
         news = check_counts(counts, len(sequences))
         ahead = check_int("ahead", ahead, 0)
@@ -211,10 +231,12 @@ class Cache:
 
         Free and evictable pages, less those promised. O(groups log pages).
         """
+        self._home.reap()
         return self._capacity.available()
 
     def stats(self) -> Stats:
         """Counts now and totals so far. O(1)."""
+        self._home.reap()
         pool = self._ledger.pool
         return Stats(
             pages=pool.usable,
@@ -270,7 +292,8 @@ class Cache:
             id: any hashable name; None: a number not in use.
             reuse: whether to look for the prefix at all.
             guarantee: reserve all pages up to the limit, so that no later `extend` can fail. In
-                a plan with states such a sequence neither reuses nor publishes pages.
+                a plan with states such a sequence neither reuses nor publishes pages. Windows count
+                as long as the limit, as one step may run that far.
             cross: (digest, length) of the input that cross attention reads; the same as a
                 CrossInput among the extras.
 
@@ -372,6 +395,8 @@ class Cache:
         Raises:
             UnknownSequence, StaleSequence, DuplicateSequence: a sequence cannot be a row.
         """
+        if not isinstance(sequences, Iterable):
+            raise UnknownSequence(sequences, "is no list of sequences")
         listed = list(sequences)
         for sequence in listed:
             if self._check(sequence)._batch is not None:
@@ -394,8 +419,9 @@ class Cache:
                 at each limit.
 
         Raises:
-            StepError: ``depth`` steps are open, or a row is preempted. LengthError: counts out of
-                range or beyond what is known. CapacityError: a row would pass its limit.
+            StepError: ``depth`` steps are open, a row is preempted, or its state went with an
+                aborted step and earlier ones are still open. LengthError: counts out of range or
+                beyond what is known. CapacityError: a row would pass its limit.
             RollbackUnsupported: more drafts than states can be taken back.
             OutOfPages: too few pages; nothing is changed, nothing evicted.
             UnknownSequence, StaleSequence, DuplicateSequence: a row cannot take part.
@@ -408,7 +434,7 @@ class Cache:
         if len(self._open) >= self.depth:
             count = len(self._open)
             raise StepError(f"{count} steps are open, this cache's depth: commit the oldest first")
-        step = self._extend(rows, counts, check_int("ahead", ahead, 0))
+        step = self._extend(rows, counts, min(check_int("ahead", ahead, 0), _FAR))
         if self._open:
             self._want_less(step)
         self._clock += 1
@@ -461,25 +487,22 @@ class Cache:
             TokenError, LengthError: tokens or kept malformed, or more positions kept than ids
                 known. CapacityError: a row would pass its limit.
 
-        Cost: a batch told one id a row or none: some array operations, O(new pages), O(1) a row
-            that fills pages of a prompt; else O(rows + new tokens).
+        Cost: a batch: some array operations, O(new ids and pages), O(1) a row that fills pages of a
+            prompt, several pages at once or loses a state; else O(rows + new tokens).
         """
         self._check_oldest(step)
-        if kept is None and step._batch is not None:
-            ids = None if tokens is None else ids_each(tokens, step)
-            if tokens is None or ids is not None:
-                done = self._halter.commit(step, ids, self._open[1:])
-                self._open.pop(0)
-                self._tell()
-                return done
+        if step._batch is not None:
+            told, valid = read_learned(tokens, step), read_kept(kept, step)
+            done = self._halter.commit(step, told, valid, self._open[1:])
+            self._open.pop(0)
+            self._tell()
+            return done
         rows = self._rows(step, tokens, kept)
         later = moving(self._open[1:]) if len(self._open) > 1 else ()
         for row in rows:
             self._committer.check(row, later=row.sequence in later)
         self._open.pop(0)
-        published, repointed = self._committer.learn_rows(rows, later)
-        moved = [row.sequence for row in rows if row.context > row.past]
-        done = self._committer.finish(step, published, repointed, moved)
+        done = self._committer.commit(step, rows, later)
         self._tell()
         return done
 
@@ -489,12 +512,18 @@ class Cache:
             ids = one_id(tokens, step)
             if ids is not None:
                 return self._one_row(step, ids)
-        learned, valid = read_learned(tokens, step), read_kept(kept, step)
-        pasts, contexts, clock = step.past.tolist(), step.context.tolist(), step._clock
+        told, valid = read_learned(tokens, step), read_kept(kept, step)
+        numbers = zip(
+            step.past.tolist(),
+            (step.counts if valid is None else valid).tolist(),
+            step.context.tolist(),
+            told.each_row(),
+            strict=True,
+        )
         return [
-            Row(at, sequence, learned[at], pasts[at], pasts[at] + valid[at], contexts[at])
-            for at, sequence in enumerate(step.sequences)
-            if sequence._takes_part(clock)
+            Row(at, sequence, ids, past, past + count, context)
+            for at, (past, count, context, ids) in enumerate(numbers)
+            if (sequence := step.sequences[at])._takes_part(step._clock)
         ]
 
     @staticmethod
@@ -529,7 +558,9 @@ class Cache:
         """Forget the tokens from ``length`` on, and their KV.
 
         A published or shared page is never written again: where the cut falls inside one, it is
-        copied before the next write. States go back to where one was kept.
+        copied before the next write. States go back to where one was kept; a sequence that then
+        knows no token to compute goes on with `extend` ``ahead`` where ``rollback`` allows it, else
+        it is released and admitted again with the tokens that follow.
 
         Args:
             length: tokens that stay known.
@@ -629,6 +660,7 @@ class Cache:
 
         Cost: O(tokens).
         """
+        self._home.reap()
         if not self._check(sequence).preempted:
             raise StepError(f"sequence {sequence.id!r} is not preempted")
         ids = sequence.tokens()
@@ -676,8 +708,10 @@ class Cache:
             seen.add(sequence)
 
     def _check_name(self, id: object) -> None:
-        if not isinstance(id, Hashable):
-            raise IdentityError("id", id, "it must be hashable")
+        try:
+            hash(id)
+        except TypeError:
+            raise IdentityError("id", id, "it must be hashable") from None
         if id in self._home:
             raise DuplicateSequence(id)
 

@@ -21,15 +21,13 @@ class Asked(NamedTuple):
     Attributes:
         sequence: what is asked about; None: a prompt.
         limit: tokens it may come to.
-        identity: its extras.
-        held: pages by group it has, or need not take.
+        needs: pages by group it must take, but for copies of open pages that others share.
         pages: pages by group a prompt would pin.
     """
 
     sequence: Sequence | None
     limit: int
-    identity: Identity
-    held: list[int]
+    needs: list[int]
     pages: list[Ints]
 
 
@@ -47,43 +45,74 @@ class Capacity:
 
     def asked_by(self, sequence: Sequence, limit: int) -> Asked:
         """A sequence that is to run to ``limit``. O(columns)."""
-        held = [self._own(sequence, group) for group in range(len(self._ledger.groups))]
-        return Asked(sequence, limit, sequence._identity, held, [])
+        groups = range(len(self._ledger.groups))
+        if sequence._promised and not sequence.preempted:  # it has what it needs
+            return Asked(sequence, limit, [0 for _ in groups], [])
+        wanted = self._admission.lifetime_needs(
+            limit, sequence._identity, all_at_once=sequence._promised
+        )
+        if sequence.preempted:
+            return Asked(None, limit, wanted, [])
+        needs = [self._further(sequence, limit, group, wanted[group]) for group in groups]
+        return Asked(sequence, limit, needs, [])
 
-    def _own(self, sequence: Sequence, group: int) -> int:
-        """Pages it needs not take again: in a window only those that come free as it slides on."""
+    def _further(self, sequence: Sequence, limit: int, group: int, wanted: int) -> int:
+        """Pages it must take: of windows fewer, as what it alone holds comes free as it goes on."""
         ledger = self._ledger
         pages = sequence._rows.held(sequence._row, group)
+        if group not in ledger.token_groups:
+            return max(0, wanted - pages.size)
+        new = max(0, ledger.columns(limit) - ledger.columns(sequence.scheduled))
         if group in ledger.sliding:
-            return int((ledger.pool.state(group)[0][pages] == 1).sum())
-        if group in ledger.token_groups and not sequence.preempted:
-            return pages.size - bool(open_page_shared(ledger, sequence, group))
-        return int(pages.size)
+            own = int((ledger.pool.state(group)[0][pages] == 1).sum())
+            return min(new, max(0, wanted - own))
+        return new
 
     def asked_for(self, ids: Ints, limit: int, identity: Identity) -> Asked:
         """A prompt that is to run to ``limit``. O(len(ids))."""
         hit = self._admission.find(ids, identity)
         pages = self._admission.pages(hit, identity)
         ledger = self._ledger
-        states, windows = ledger.state_groups, ledger.sliding
-        held = [
-            0 if group in states or group in windows else int(found.size)
-            for group, found in enumerate(pages)
+        apart = (*ledger.state_groups, *ledger.sliding)
+        wanted = self._admission.lifetime_needs(limit, identity)
+        needs = [
+            need if group in apart else max(0, need - found.size)
+            for group, (need, found) in enumerate(zip(wanted, pages, strict=True))
         ]
-        return Asked(None, limit, identity, held, pages)
+        return Asked(None, limit, needs, pages)
 
     def shortage(self, asked: list[Asked]) -> dict[str, int]:
         """Pages missing by group for all of ``asked`` to run to their limits at once."""
         groups = range(len(self._ledger.groups))
-        need, pinned = [0 for _ in groups], [set[int]() for _ in groups]
+        need, pinned = self._copies(asked), [set[int]() for _ in groups]
         for one in asked:
-            wanted = self._admission.lifetime_needs(one.limit, one.identity)
-            need = [n + max(0, w - h) for n, w, h in zip(need, wanted, one.held, strict=True)]
+            need = [have + more for have, more in zip(need, one.needs, strict=True)]
             for group, pages in enumerate(one.pages):
                 pinned[group].update(pages.tolist())
-        ends = {one.sequence: one.sequence.limit for one in asked if one.sequence is not None}
-        short = self._ledger.short(need, self._promises.owed(ends), [sorted(p) for p in pinned])
+        held = [sorted(pages) for pages in pinned]
+        short = self._ledger.short(need, self._promises.owed(), held, one_by_one=True)
         return dict(zip(self._ledger.names, short, strict=True))
+
+    def _copies(self, asked: list[Asked]) -> list[int]:
+        """Pages by group for copies of open pages that some of ``asked`` share and write into."""
+        ledger = self._ledger
+        writers: dict[tuple[int, int], int] = {}
+        for one in asked:
+            sequence = one.sequence
+            if sequence is None or sequence._promised or one.limit <= sequence.scheduled:
+                continue
+            if not sequence._rows.special[sequence._row]:
+                continue
+            for group in ledger.token_groups:
+                page = open_page_shared(ledger, sequence, group)
+                if page:
+                    writers[group, page] = writers.get((group, page), 0) + 1
+        copies = [0] * len(ledger.groups)
+        for (group, page), times in writers.items():
+            refs, published = ledger.pool.state(group)
+            last = times == refs[page] and not published[page]
+            copies[group] += times - bool(last)
+        return copies
 
     def need(self, ends: Iterable[tuple[Sequence, int]]) -> dict[str, int]:
         """Pages by group that these sequences take to come so far. O(sequences)."""

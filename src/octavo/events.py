@@ -4,6 +4,7 @@ Pages are named by digests that are equal in every process; they are computed on
 listens.
 """
 
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -89,26 +90,50 @@ class EventLog:
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
         self._queue: deque[Event] = deque()
+        self._telling = False
 
     def cleared(self) -> None:
         """Every published page was forgotten."""
         self._queue.append(Cleared())
 
     def deliver(self) -> None:
-        """Tell what happened since the last call, in order. O(events)."""
-        while self._queue:
-            try:
-                self._tell(self._queue.popleft())
-            except Exception as error:  # noqa: BLE001, whatever a listener raises
-                text = f"on_event raised {error!r}; the verb it was told of has happened"
-                warnings.warn(text, RuntimeWarning, stacklevel=3)
+        """Tell what happened since the last call, in order. O(events).
 
-    def stored(self, group: int, nodes: Sequence[int], pages: Sequence[int]) -> None:
-        """New pages in the index."""
+        A listener may call the cache: what that does is told after what it is being told.
+        """
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._queue:
+                self._tell_one(self._queue.popleft())
+        finally:
+            self._telling = False
+
+    def _tell_one(self, event: Event) -> None:
+        """The verb has happened, so nothing may be raised: not even a warning that is an error."""
+        try:
+            self._tell(event)
+        except Exception as error:  # noqa: BLE001, whatever a listener raises
+            text = f"on_event raised {error!r}; the verb it was told of has happened"
+            try:
+                warnings.warn(text, RuntimeWarning, stacklevel=4)
+            except RuntimeWarning:
+                sys.stderr.write(f"octavo: {text}\n")
+
+    def stored(
+        self, group: int, nodes: Sequence[int], pages: Sequence[int], copies: int | None = None
+    ) -> None:
+        """New pages in the index.
+
+        Args:
+            copies: groups in which the nodes have a page, these counted; None: those it has now.
+        """
         index, name = self.ledger.index, self.ledger.names[group]
         for node, page in zip(nodes, pages, strict=True):
-            parent = index.digest(index.ancestor(node, 1))
-            self._queue.append(Stored(index.digest(node), parent, name, page, index.copies(node)))
+            digest, parent = index.digest(node), index.digest(index.ancestor(node, 1))
+            count = index.copies(node) if copies is None else copies
+            self._queue.append(Stored(digest, parent, name, page, count))
 
     def removed(self, removal: Removal) -> None:
         """A page is about to leave the index."""

@@ -2,21 +2,19 @@
 
 from octavo.ledger import Ledger
 from octavo.placing import Placer
+from octavo.promises import Promises
 from octavo.sequences import Sequence
 
 
 def share(
-    ledger: Ledger,
-    placer: Placer,
-    parent: Sequence,
-    child: Sequence,
-    owed: list[int] | None,
+    ledger: Ledger, placer: Placer, promises: Promises, parent: Sequence, child: Sequence
 ) -> None:
     """Let ``child``, which holds nothing, stand where ``parent`` does. O(columns).
 
     Pages of tokens and cross inputs are shared; the open page is copied before its next write by
     any but its last holder. States are copied into pages of the child's own, with the next step.
-    The caller has checked that there are pages for them, beside what is ``owed`` to others.
+    The caller has checked that there are pages for them, beside what is promised to others, and to
+    the parent, which from now on may need copies.
     """
     rows, row = child._rows, child._row
     rows.copy(parent._rows, parent._row, row)
@@ -27,10 +25,10 @@ def share(
     for group, pages in parent._fetch:
         ledger.pool.retain(pages, group)
         child._fetch.append((group, pages))
-    for group in ledger.state_groups:
-        _copy_state(ledger, placer, child, group, owed)
-    ledger.index.hold(rows.tip[row])
     parent._rows.special[parent._row] = rows.special[row] = True
+    for group in ledger.state_groups:
+        _copy_state(ledger, placer, child, group, promises.owed())
+    ledger.index.hold(rows.tip[row])
     child.cached, child._stops = parent.cached, set(parent._stops)
     child._private = parent._private
     ledger.peak = max(ledger.peak, ledger.pool.live)

@@ -102,9 +102,8 @@ class Guards:
         for group in ledger.token_groups:
             refs, published = ledger.pool.state(group)
             cut = rows.tables[group][row, keep:held]
-            lost[group] = int((cut == 0).sum())
-            if not ledger.state_groups:  # with states, those others keep are promised already
-                lost[group] += int((refs[cut] > 1).sum())
+            if not ledger.state_groups:  # with states, both are promised already
+                lost[group] = int((cut == 0).sum()) + int((refs[cut] > 1).sum())
             if computed % ledger.page_size:
                 page = int(rows.tables[group][row, keep - 1])
                 lost[group] += bool(refs[page] > 1 or published[page])
@@ -128,5 +127,5 @@ class Guards:
                 if sequence.scheduled % ledger.page_size:
                     owed[group] += not open_page_shared(ledger, sequence, group)
                 if ledger.state_groups:
-                    owed[group] += rows.held(row, group).size - shared[group]
+                    owed[group] += ledger.columns(sequence.scheduled) - shared[group]
         ledger.require(need, owed)

@@ -1,4 +1,4 @@
-"""Ending a step of a batch: rows that learn one id each, or none, are taken together.
+"""Ending a step of a batch: rows that turn at most one page are taken together.
 
 Rows that do anything else, such as a prompt that fills pages or a state that is lost, go one by one
 through `octavo.committing`, in the same step and with the same results.
@@ -6,21 +6,47 @@ through `octavo.committing`, in the same step and with the same results.
 
 from collections.abc import Collection
 from collections.abc import Sequence as Items
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.batch import Batch
-from octavo.committing import Committed, Committer, Filled, Repointed, Row
-from octavo.learning import NO_IDS
+from octavo.committing import Committed, Committer, Row
+from octavo.learning import Int64s, Told
 from octavo.ledger import Ledger
+from octavo.publishing import Filled, Repointed
 from octavo.rows import Constants, Rows
 from octavo.sequences import Ints, Sequence
+from octavo.standing import Stand, stands
 from octavo.striding import Stride
 from octavo.table import Step
 
 Bools = NDArray[np.bool_]
-Index = NDArray[np.int64]
+
+
+class News(NamedTuple):
+    """What a step of n rows brings.
+
+    Attributes:
+        told: ids they learn.
+        numbers: int64[n], where they stand in the batch.
+        there: bool[n], which of them still do; None: all.
+        moved: bool[n], which have new positions.
+        known: int64[n], ids known before.
+        ends: int64[n], positions computed afterwards.
+        begun, full: int64[n], full pages of computed positions, before and afterwards.
+    """
+
+    step: Step
+    told: Told
+    numbers: Int64s
+    there: Bools | None
+    moved: Bools
+    known: Int64s
+    ends: Int64s
+    begun: Int64s
+    full: Int64s
 
 
 class Halter:
@@ -35,38 +61,36 @@ class Halter:
     def __init__(self, ledger: Ledger, committer: Committer, constants: Constants) -> None:
         self._ledger, self._committer, self._constants = ledger, committer, constants
 
-    def commit(self, step: Step, ids: Ints | None, open_: Items[Step]) -> Committed:
-        """All positions of ``step`` are kept; each row that wants an id learns the one of ``ids``.
+    def commit(self, step: Step, told: Told, kept: Int64s | None, open_: Items[Step]) -> Committed:
+        """Each row of ``step`` learns what it is told, and what it keeps is computed.
 
         Args:
-            ids: int32[rows], 0 where none is wanted; None: nothing is learned.
+            kept: positions of the step whose KV is kept, int64[rows]; None: all.
             open_: later steps that are open.
 
         Raises:
             As `Committer.check`; nothing is changed.
 
-        Cost: some array operations; O(new pages); O(1) a row that goes alone.
+        Cost: some array operations; O(new ids and pages); O(1) a row that goes alone.
         """
         batch: Batch = step._batch
         stride, batch._stride = batch._stride, None
-        if ids is not None and stride is not None and stride.steps[:1] == [step] and stride.room:
+        plain = told.each and kept is None
+        if plain and stride is not None and stride.steps[:1] == [step] and stride.room:
             batch._stride = stride
-            return self._commit_stride(stride, step, ids, open_)
+            return self._commit_stride(stride, step, told.ids, open_)
         later = moving(open_) if open_ else ()
-        numbers, there = self._places(step, batch)
-        learns = step.wants_token if ids is not None else np.zeros(numbers.size, np.bool_)
-        turned = self._turned(step)
-        together = self._together(step, batch._rows, numbers, learns, turned)
-        whole = there is None and np.count_nonzero(together) == numbers.size
-        alone: list[Row] = []
-        if not whole:
-            together &= there if there is not None else True
-            alone = self._alone(step, ids, learns, together)
-            for row in alone:
-                self._committer.check(row, later=row.sequence in later)
-        filled = self._advance(step, batch._rows, numbers, together, learns, turned, ids)
-        published, repointed = self._committer.learn_rows(alone, later, filled)
-        sliding = self._sliding(step, batch._rows, numbers, there) if self._ledger.sliding else ()
+        news = self._news(step, told, kept)
+        together = self._together(news, later)
+        alone = self._alone(news, together)
+        for row in alone:
+            self._committer.check(row, later=row.sequence in later)
+        filled = self._advance(news, together)
+        grown, cut = self._committer.learn(alone, later)
+        if kept is not None:
+            self._cut(news, together, cut)
+        published, repointed = self._committer.publish(alone, grown, later, filled)
+        sliding = self._stands(news, news.moved) if self._ledger.sliding else []
         return self._committer.finish(step, published, repointed, sliding)
 
     # -- every row learns one id ---------------------------------------------------------------
@@ -77,14 +101,20 @@ class Halter:
         rows, published, repointed = step._batch._rows, 0, list[Repointed]()
         filled = self._advance_stride(stride, rows, ids)
         if filled is not None and open_ and not stride.steps:
-            published, repointed = self._committer.learn_rows((), moving(open_), filled)
+            published, repointed = self._committer.publish((), (), moving(open_), filled)
         elif filled is not None:  # entries stay where every row has a later step open
             pairs = None if stride.steps else repointed
-            published = self._committer.publish_filled(*filled[1:], pairs)
-        sliding: Collection[Sequence] = ()
-        if self._ledger.sliding:
-            sliding = self._sliding(step, rows, self._constants.rows[: ids.size], None)
+            published = self._committer.publisher.publish_filled(filled, pairs)
+        sliding = self._sliding(stride, step._batch) if self._ledger.sliding else []
         return self._committer.finish(step, published, repointed, sliding)
+
+    def _sliding(self, stride: Stride, batch: Batch) -> list[Stand]:
+        """Rows whose windows may have to slide after a step of a stride has ended."""
+        places, size = self._committer.slider.places, self._ledger.page_size
+        if places is None or stride.ended == 1:
+            return [Stand(batch._rows, self._constants.rows[: stride.past.size], batch)]
+        buckets = [stride.computed_to(place, size) for place in places]
+        return [Stand(batch._rows, bucket.rows, batch) for bucket in buckets if bucket.listed]
 
     def _advance_stride(self, stride: Stride, rows: Rows, ids: Ints) -> Filled | None:
         """Each row computed the one token it knew more, and learns another one."""
@@ -101,7 +131,18 @@ class Halter:
 
     # -- any rows ------------------------------------------------------------------------------
 
-    def _places(self, step: Step, batch: Batch) -> tuple[Index, Bools | None]:
+    def _news(self, step: Step, told: Told, kept: Int64s | None) -> News:
+        """What ``step`` brings."""
+        batch: Batch = step._batch
+        rows, size, moved = batch._rows, self._ledger.page_size, step.counts > 0
+        numbers, there = self._places(step, batch)
+        computed, known = rows.computed[numbers], rows.known[numbers]
+        ends = step.context.astype(np.int64) if kept is None else step.past + kept
+        if np.count_nonzero(moved) < moved.size:
+            ends = np.where(moved, ends, computed)
+        return News(step, told, numbers, there, moved, known, ends, computed // size, ends // size)
+
+    def _places(self, step: Step, batch: Batch) -> tuple[Int64s, Bools | None]:
         """Where each row stands now, and whether it still stands in the batch; None: all do."""
         if batch._listed is step.sequences:
             return self._constants.rows[: step.counts.size], None
@@ -110,63 +151,79 @@ class Halter:
         numbers = np.array(found, np.int64)
         return np.maximum(numbers, 0), numbers >= 0
 
-    def _turned(self, step: Step) -> Bools:
-        """Which rows come to the end of a page or beyond."""
-        size = self._ledger.page_size
-        turned: Bools = step.context // size > step.past // size
-        return turned
-
-    def _together(
-        self, step: Step, rows: Rows, numbers: Index, learns: Bools, turned: Bools
-    ) -> Bools:
-        """Which rows learn one id or none and fill no page but by a single token."""
-        known, context = rows.known[numbers], step.context
-        good: Bools = (context == known) & (known < rows.limit[numbers])
-        if np.count_nonzero(learns) < learns.size:
-            still = step.counts == 0
-            good = np.where(learns, good, (context <= known) & ~turned | still)
-        if np.count_nonzero(step.counts > 1):
-            good &= ~turned | (step.counts == 1)
+    def _together(self, news: News, later: Collection[Sequence]) -> Bools | None:
+        """Which rows are as the tails can hold them, and lose nothing but slots; None: all."""
+        rows, numbers, size = news.step._batch._rows, news.numbers, self._ledger.page_size
+        counts, known, full = news.told.counts, news.known, news.full
+        after = known + counts
+        good: Bools = (after <= (full + 1) * size) | (counts == 0) & (full == news.begun)
+        good &= (after <= rows.limit[numbers]) & (news.ends <= after)
+        if np.count_nonzero(full > news.begun):
+            good &= (full == news.begun) | (full == news.begun + 1) & (known <= full * size)
         if self._ledger.state_groups:
-            good &= (context >= rows.floor[numbers]) | (step.counts == 0)
-        return good
+            good &= (news.ends >= rows.floor[numbers]) | ~news.moved
+        for at in self._shorter(news).nonzero()[0].tolist() if later else ():
+            good[at] &= news.step.sequences[at] not in later
+        if news.there is not None:
+            good &= news.there
+        return good if np.count_nonzero(good) < good.size else None
 
     @staticmethod
-    def _alone(step: Step, ids: Ints | None, learns: Bools, together: Bools) -> list[Row]:
+    def _shorter(news: News) -> Bools:
+        """Which rows do not keep all positions of the step."""
+        shorter: Bools = (news.ends < news.step.context) & news.moved
+        return shorter
+
+    @staticmethod
+    def _alone(news: News, together: Bools | None) -> list[Row]:
         """The other rows, as far as the step still means anything to them."""
-        rows = []
+        if together is None:
+            return []
+        rows, step, told = [], news.step, news.told
+        stops = told.counts.cumsum()
         for at in (~together).nonzero()[0].tolist():
             sequence = step.sequences[at]
             if sequence._takes_part(step._clock):
-                learned = ids[at : at + 1] if ids is not None and learns[at] else NO_IDS
                 past, context = int(step.past[at]), int(step.context[at])
-                rows.append(Row(at, sequence, learned, past, context, context))
+                end = int(news.ends[at]) if context > past else past
+                learned = told.ids[stops[at] - told.counts[at] : stops[at]]
+                rows.append(Row(at, sequence, learned, past, end, context))
         return rows
 
-    def _advance(
-        self,
-        step: Step,
-        rows: Rows,
-        numbers: Index,
-        together: Bools,
-        learns: Bools,
-        turned: Bools,
-        ids: Ints | None,
-    ) -> Filled | None:
+    def _advance(self, news: News, together: Bools | None) -> Filled | None:
         """Count what rows together computed and learned; the pages they filled, if any."""
-        moved, learning = together & (step.counts > 0), together & learns
-        at, filled = (moved & turned).nonzero()[0], None
+        rows, mine = news.step._batch._rows, slice(None) if together is None else together
+        places, ids, early = self._new_ids(news, together)
+        turned, filled = news.full > news.begun, None
+        at = (turned if together is None else turned & together).nonzero()[0]
+        tails = rows.tail.reshape(-1)
         if at.size:
-            sequences = [step.sequences[row] for row in at.tolist()]
-            filled = self._fill(rows, at.tolist(), sequences, numbers[at])
-        rows.computed[numbers[moved]] = step.context[moved]
-        if ids is not None:
-            places, size = numbers[learning], self._ledger.page_size
-            rows.tail.reshape(-1)[places * size + step.context[learning] % size] = ids[learning]
-            rows.known[places] += 1
+            tails[places[early]] = ids[early]
+            places, ids = places[~early], ids[~early]
+            sequences = [news.step.sequences[row] for row in at.tolist()]
+            filled = self._fill(rows, at.tolist(), sequences, news.numbers[at])
+        tails[places] = ids
+        numbers = news.numbers[mine]
+        rows.computed[numbers] = news.ends[mine]
+        rows.known[numbers] += news.told.counts[mine]
         return filled
 
-    def _fill(self, rows: Rows, at: list[int], sequences: list[Sequence], places: Index) -> Filled:
+    def _new_ids(self, news: News, together: Bools | None) -> tuple[Int64s, Ints, Bools]:
+        """Where in all tails each new id goes, the ids, and which go to the page that was open."""
+        size, counts, ids = self._ledger.page_size, news.told.counts, news.told.ids
+        owners = counts.nonzero()[0]
+        positions = news.known[owners]
+        if owners.size < ids.size:
+            owners = np.repeat(self._constants.rows[: counts.size], counts)
+            positions = (news.known - counts.cumsum() + counts)[owners]
+            positions += np.arange(owners.size)
+        if together is not None:
+            mine = together[owners]
+            owners, positions, ids = owners[mine], positions[mine], ids[mine]
+        early = positions < ((news.begun + 1) * size)[owners]
+        return news.numbers[owners] * size + positions % size, ids, early
+
+    def _fill(self, rows: Rows, at: list[int], sequences: list[Sequence], places: Int64s) -> Filled:
         """Keep the ids of pages that are full, before the tails move on."""
         size = self._ledger.page_size
         raw, width = rows.tail[places].tobytes(), 4 * size
@@ -175,15 +232,31 @@ class Halter:
             rows.late[row].append(key)
         return Filled(at, sequences, rows, places, rows.computed[places] // size, keys)
 
-    def _sliding(
-        self, step: Step, rows: Rows, numbers: Index, there: Bools | None
-    ) -> Collection[Sequence]:
-        """Rows of the step whose windows may have to slide, in order."""
-        may = self._committer.may_slide(rows, numbers) & (step.counts > 0)
-        if there is not None:
-            may |= ~there
-        sequences = [step.sequences[at] for at in may.nonzero()[0].tolist()]
-        return [s for s in sequences if there is None or s._takes_part(step._clock)]
+    def _cut(self, news: News, together: Bools | None, alone: Collection[int]) -> None:
+        """Give back the slots of positions that are not kept.
+
+        Args:
+            alone: rows that were counted alone and are to be cut.
+        """
+        step, cut = news.step, self._shorter(news)
+        if together is not None:
+            cut &= together
+        step._batch._rows.scheduled[news.numbers[cut]] = news.ends[cut]
+        for at in cut.nonzero()[0].tolist() if self._ledger.state_groups else ():
+            if step.sequences[at]._stops:
+                step.sequences[at]._aim()
+        cut[list(alone)] = True
+        ends, slots = news.ends[cut], step.context[cut].astype(np.int64)
+        self._committer.retreat.cut(self._stands(news, cut), ends, slots)
+
+    @staticmethod
+    def _stands(news: News, which: Bools) -> list[Stand]:
+        """Where these rows of a step stand, those the step means nothing to left out."""
+        step = news.step
+        if news.there is None:
+            return [Stand(step._batch._rows, news.numbers[which], step._batch)]
+        listed = [step.sequences[at] for at in which.nonzero()[0].tolist()]
+        return stands([s for s in listed if s._takes_part(step._clock)])
 
 
 def moving(steps: Items[Step]) -> set[Sequence]:

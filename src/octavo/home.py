@@ -74,7 +74,7 @@ class Home:
     def fork(self, cache: Any, parent: Sequence) -> Sequence:
         """A sequence that knows and shares what ``parent`` does. O(columns)."""
         child = self.make(cache, parent.tokens(), parent.limit, None, parent._identity)
-        share(self._ledger, self._placer, parent, child, self._promises.owed())
+        share(self._ledger, self._placer, self._promises, parent, child)
         return child
 
     def receive(self, sequence: Sequence) -> None:

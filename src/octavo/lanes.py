@@ -29,6 +29,9 @@ def join(parts: list[Index]) -> Index:
     return np.concatenate(parts) if parts else np.empty(0, np.intp)
 
 
+_ANY = 2**63
+
+
 class Clock:
     """Counts the pages that became idle, so that lanes which share a clock can be compared."""
 
@@ -246,10 +249,13 @@ class Lanes:
             self._append(0 if cold else self._new, pages)
             return
         reused = self.reused[pages]
+        again = int(np.count_nonzero(reused))
+        moves = self._moves({self._new: pages.size - again, self._again: again})
         self._rings[self._again].reserve(pages.size)  # fails, if it does, before the first append
         self._append(self._new, pages[~reused])
         self._append(self._again, pages[reused])
-        self._rebalance()
+        for number, count in moves:
+            self._append(number - 1, self._pop(number, count))
 
     def remove(self, pages: Index) -> None:
         """Take idle ``pages`` out, each listed once. O(len(pages))."""
@@ -309,11 +315,17 @@ class Lanes:
         self.waiting[number] -= count
         return self._rings[number].pop(count)
 
-    def _rebalance(self) -> None:
-        """Move what lanes hold beyond their share down, from the top lane on."""
+    def _moves(self, added: dict[int, int]) -> list[tuple[int, int]]:
+        """What lanes will hold beyond their share, from the top lane on; asked before any change.
+
+        Raises:
+            LengthError: the policy's answer is no int.
+        """
+        moves, down = [], 0
         for number in range(len(self.waiting) - 1, 1, -1):
-            waiting = self.waiting[number]
+            waiting = self.waiting[number] + added.get(number, 0) + down
             excess = self._policy.excess(number, waiting, self._usable) if waiting else 0
-            excess = min(max(0, int(excess)), waiting)
-            if excess:
-                self._append(number - 1, self._pop(number, excess))
+            down = min(max(0, check_int("excess", excess, -_ANY)), waiting)
+            if down:
+                moves.append((number, down))
+        return moves

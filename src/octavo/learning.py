@@ -5,40 +5,21 @@ Reads the forms a caller may give them in, and checks them before anything is ch
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from itertools import pairwise
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.batch import Counts
 from octavo.errors import LengthError, TokenError
-from octavo.sequences import MAX_TOKEN, Ints, check_tokens
+from octavo.sequences import MAX_TOKEN, Ints, Tokens, check_tokens
 from octavo.spec import check_int
 from octavo.table import Step
 
 Learned = NDArray[np.integer[Any]] | Items[Any] | tuple[Items[int], Items[int]] | None
+Int64s = NDArray[np.int64]
 NO_IDS = np.empty(0, np.int32)
-
-
-def ids_each(tokens: Learned, step: Step) -> Ints | None:
-    """``tokens`` as int32[rows] where they are one id a row, 0 where none is wanted; else None.
-
-    Raises:
-        TokenError: an entry that is wanted is no token id.
-
-    Cost: O(rows).
-    """
-    rows = len(step.sequences)
-    if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
-        if np.logical_and.reduce(step.wants_token):
-            return check_tokens(tokens)
-        return check_tokens(np.where(step.wants_token, tokens, 0))
-    if isinstance(tokens, list) and len(tokens) == rows and type(tokens[0]) is int:
-        wants = step.wants_token.tolist()
-        ids = [item if want else 0 for item, want in zip(tokens, wants, strict=True)]
-        return check_tokens(ids)
-    return None
 
 
 def one_id(tokens: Learned, step: Step) -> Ints | None:
@@ -64,8 +45,27 @@ def one_id(tokens: Learned, step: Step) -> Ints | None:
     return np.array((token,), np.int32)
 
 
-def read_learned(tokens: Learned, step: Step) -> list[Ints]:
-    """Token ids newly known, an int32 array a row of ``step``. O(rows + tokens).
+class Told(NamedTuple):
+    """Token ids newly known.
+
+    Attributes:
+        ids: int32[T], those of the first row, then those of the next, and so on.
+        counts: int64[n], how many are whose.
+        each: whether each row learns one.
+    """
+
+    ids: Ints
+    counts: Int64s
+    each: bool
+
+    def each_row(self) -> list[Ints]:
+        """The ids of each row, as views. O(rows)."""
+        ends = self.counts.cumsum().tolist()
+        return [self.ids[start:stop] for start, stop in pairwise([0, *ends])]
+
+
+def read_learned(tokens: Learned, step: Step) -> Told:
+    """Token ids newly known, row by row. O(rows + tokens).
 
     Args:
         tokens: one id a row (ignored where ``step.wants_token`` is False); or an array a row; or
@@ -77,56 +77,113 @@ def read_learned(tokens: Learned, step: Step) -> list[Ints]:
     """
     rows = len(step.sequences)
     if tokens is None:
-        return [NO_IDS] * rows
+        return Told(NO_IDS, np.zeros(rows, np.int64), each=False)
     if isinstance(tokens, tuple) and len(tokens) == 2 and not _is_id(tokens[0]):
-        return _split(check_tokens(tokens[0]), tokens[1], rows)
+        ids = check_tokens(tokens[0])
+        return _told(ids, _sizes(tokens[1], rows, ids.size))
     if not isinstance(tokens, Iterable):
         raise LengthError("tokens", tokens, 0, None, "one entry a row of the step")
-    ids = ids_each(tokens, step)
-    if ids is not None:
-        return one_each(ids, step)
+    if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
+        return _wanted(tokens, step)
     items = list(tokens)
     if len(items) != rows:
         raise LengthError("len(tokens)", len(items), rows, rows, "one entry a row of the step")
-    if all(isinstance(item, Iterable) for item in items) and items:
-        return [check_tokens(item) for item in items]
+    if items and all(issubclass(kind, Iterable) for kind in set(map(type, items))):
+        return _joined(items)
     wants = step.wants_token.tolist()
     wanted = [item if want else 0 for item, want in zip(items, wants, strict=True)]
     array = np.asarray(wanted) if isinstance(tokens, np.ndarray) else wanted
-    return one_each(check_tokens(array), step)
+    return _wanted(check_tokens(array), step)
 
 
-def one_each(ids: Ints, step: Step) -> list[Ints]:
+def _told(ids: Ints, counts: Int64s) -> Told:
+    each = ids.size == counts.size and not np.count_nonzero(counts != 1)
+    return Told(ids, counts, each)
+
+
+def _wanted(tokens: NDArray[Any], step: Step) -> Told:
     """The id of each row that wants one, nothing for the others."""
-    wants = step.wants_token.tolist()
-    return [ids[i : i + 1] if want else NO_IDS for i, want in enumerate(wants)]
+    wants = step.wants_token
+    counts = wants.astype(np.int64)
+    if np.logical_and.reduce(wants):
+        return Told(check_tokens(tokens), counts, each=True)
+    try:
+        return Told(check_tokens(tokens[wants]), counts, each=False)
+    except TokenError:
+        check_tokens(np.where(wants, tokens, 0))  # says in which row
+        raise
 
 
-def read_kept(kept: Counts | None, step: Step) -> list[int]:
-    """Positions of the step whose KV is kept, a row each; default all of them. O(rows).
+def _joined(items: list[Any]) -> Told:
+    """One entry a row, each some token ids."""
+    flat: Tokens
+    kinds = set(map(type, items))
+    if kinds == {list}:
+        flat = list(chain.from_iterable(items))
+    elif kinds == {np.ndarray} and {(i.ndim, i.dtype) for i in items} == {(1, items[0].dtype)}:
+        flat = np.concatenate(items)
+    else:
+        items = [check_tokens(item) for item in items]
+        flat = np.concatenate(items)
+    try:
+        ids = check_tokens(flat)
+    except TokenError:
+        for item in items:  # says where in its row
+            check_tokens(item)
+        raise
+    return _told(ids, np.array([len(item) for item in items], np.int64))
+
+
+def read_kept(kept: Counts | None, step: Step) -> Int64s | None:
+    """Positions of the step whose KV is kept, int64[rows]; None: all. O(rows).
 
     Raises:
         LengthError: not one entry a row, or an entry outside 0..count.
     """
-    counts: list[int] = step.counts.tolist()
     if kept is None:
-        return counts
+        return None
     if not isinstance(kept, Iterable):
         raise LengthError("kept", kept, 0, None, "one entry a row of the step")
-    items = kept.tolist() if isinstance(kept, np.ndarray) else list(kept)
+    items = kept if isinstance(kept, np.ndarray) else list(kept)
+    plain = as_ints(items, step.counts.size)
+    if plain is None or np.count_nonzero((plain < 0) | (plain > step.counts)):
+        plain = _each_kept(items, step.counts.tolist())
+    return plain if np.count_nonzero(plain != step.counts) else None
+
+
+def _each_kept(kept: NDArray[Any] | list[Any], counts: list[int]) -> Int64s:
+    """`read_kept` one by one, which finds what is wrong."""
+    items = kept.tolist() if isinstance(kept, np.ndarray) else kept
     if not isinstance(items, list) or len(items) != len(counts):
         raise LengthError("len(kept)", np.size(items), len(counts), len(counts), "one entry a row")
-    return [check_int("kept", item, 0, count) for item, count in zip(items, counts, strict=True)]
+    pairs = zip(items, counts, strict=True)
+    return np.array([check_int("kept", item, 0, count) for item, count in pairs], np.int64)
+
+
+def as_ints(items: NDArray[Any] | list[Any], rows: int) -> Int64s | None:
+    """``items`` as int64[rows], where they are so many plain ints; else None. O(rows)."""
+    if isinstance(items, list):
+        if len(items) != rows or set(map(type, items)) != {int}:
+            return None
+        items = np.array(items)
+    if items.shape != (rows,) or items.dtype.kind not in "iu":
+        return None
+    return items.astype(np.int64)
 
 
 def _is_id(item: object) -> bool:
     return hasattr(item, "__index__") and not isinstance(item, np.ndarray)
 
 
-def _split(flat: Ints, counts: Items[int], rows: int) -> list[Ints]:
-    sizes = [check_int("count", c, 0) for c in np.asarray(counts).tolist()]
-    if len(sizes) != rows or sum(sizes) != flat.size:
-        low = flat.size
-        raise LengthError("sum(counts)", sum(sizes), low, low, f"{flat.size} ids for {rows} rows")
-    ends = np.cumsum([0, *sizes]).tolist()
-    return [flat[a:b] for a, b in pairwise(ends)]
+def _sizes(counts: Items[int], rows: int, ids: int) -> Int64s:
+    """``counts`` as int64[rows]; they sum to ``ids``."""
+    listed = np.asarray(counts)
+    sizes = as_ints(listed, rows)
+    if sizes is not None and not np.count_nonzero((sizes < 0) | (sizes > ids)):
+        total, found = int(np.add.reduce(sizes)), rows
+    else:
+        checked = [check_int("count", c, 0) for c in listed.tolist()]
+        total, found = sum(checked), len(checked)
+    if found != rows or total != ids:
+        raise LengthError("sum(counts)", total, ids, ids, f"{ids} ids for {rows} rows")
+    return sizes if sizes is not None else np.array(checked, np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import OutOfPages
-from octavo.identity import CrossInput
+from octavo.identity import RootKey
 from octavo.pages import PagePool, Pages, SomePages
 from octavo.parents import ParentPool
 from octavo.planning import GroupPlan, Plan
@@ -60,8 +60,8 @@ class Ledger:
         self.pool = self._make_pool(policy)
         sizes = [self.pool.state(group)[0].size for group in range(len(self.groups))]
         self.index = PrefixIndex(sizes)
-        self.cross: list[dict[CrossInput, Pages]] = [{} for _ in self.groups]
-        self._cross_of: list[dict[int, CrossInput]] = [{} for _ in self.groups]
+        self.cross: list[dict[RootKey, Pages]] = [{} for _ in self.groups]
+        self._cross_of: list[dict[int, RootKey]] = [{} for _ in self.groups]
         self.snapshots: list[dict[int, None]] = [{} for _ in self.groups]
         self.in_flight = [0 for _ in self.groups]
         self.peak = self.evicted = 0
@@ -82,12 +82,21 @@ class Ledger:
     # -- supply --------------------------------------------------------------------------------
 
     def short(
-        self, needs: Items[int], owed: Items[int] | None, pinned: Items[SomePages] = ()
+        self,
+        needs: Items[int],
+        owed: Items[int] | None,
+        pinned: Items[SomePages] = (),
+        *,
+        one_by_one: bool = False,
     ) -> list[int]:
-        """Pages missing by group for ``needs`` beside what is ``owed`` to guaranteed sequences."""
+        """Pages missing by group for ``needs`` beside what is ``owed`` to guaranteed sequences.
+
+        Args:
+            one_by_one: they are not taken in one step.
+        """
         if owed is not None:
             needs = [need + promise for need, promise in zip(needs, owed, strict=True)]
-        return self.pool.short(needs, pinned)
+        return self.pool.short(needs, pinned, one_by_one=one_by_one)
 
     def require(
         self, needs: Items[int], owed: Items[int] | None, pinned: Items[SomePages] = ()
@@ -146,15 +155,15 @@ class Ledger:
         others = [other for other in self.index.detach_state(group, node) if other != page]
         self.pool.unpublish(others, group)
 
-    def _drop_cross(self, group: int, key: CrossInput, page: int) -> None:
+    def _drop_cross(self, group: int, key: RootKey, page: int) -> None:
         pages = self.cross[group].pop(key)
         others = [other for other in pages.tolist() if other != page]
         for other in (page, *others):
             del self._cross_of[group][other]
         self.pool.unpublish(others, group)
 
-    def enter_cross(self, group: int, key: CrossInput, pages: Pages) -> None:
-        """Publish ``pages`` as the cross input ``key``. O(pages)."""
+    def enter_cross(self, group: int, key: RootKey, pages: Pages) -> None:
+        """Publish ``pages`` as the cross input of sequences with these extras. O(pages)."""
         self.cross[group][key] = pages
         self._cross_of[group].update(dict.fromkeys(pages.tolist(), key))
         self.pool.publish(pages, group)
@@ -233,38 +242,6 @@ class Ledger:
         if pages.size:
             self.pool.release(pages, group, distinct=True)
             table[keep:] = 0
-
-    def slide(self, rows: Rows, row: int, position: int) -> int:
-        """Give back the columns nobody at ``position`` or later can see. O(columns given back).
-
-        Returns:
-            Pages given back.
-        """
-        dropped = 0
-        for group in self.sliding:
-            _, first = self.kept_columns(group, position)
-            start = max(int(rows.first[group][row]), self.sink_columns(group))
-            if first <= start:
-                continue
-            dropped += self._drop(rows, row, group, start, first)
-            rows.first[group][row] = first
-        return dropped
-
-    def _drop(self, rows: Rows, row: int, group: int, start: int, stop: int) -> int:
-        """Give back columns; those a hit at a marked boundary would need do not go cold."""
-        table = rows.tables[group][row]
-        columns = start + table[start:stop].nonzero()[0]
-        warm = np.zeros(columns.size, np.bool_)
-        for boundary in rows.marks[row].tolist():
-            if boundary > start:
-                _, first = self.kept_columns(group, boundary * self.page_size)
-                warm |= (columns >= first) & (columns < boundary)
-        for cold in (True, False):
-            pages = table[columns[warm != cold]]
-            if pages.size:
-                self.pool.release(pages[::-1], group, cold=cold, distinct=True)
-        table[start:stop] = 0
-        return int(columns.size)
 
     def count_holders(self, group: int, rows: list[tuple[Rows, int]]) -> NDArray[np.int64]:
         """Holders of each page of ``group`` as the tables of ``rows`` have them. O(pages)."""

@@ -39,6 +39,11 @@ class Lifetime:
         """Lowest position whose `floor` is at least ``floor``: how far back it can go. O(1)."""
         return floor
 
+    def turns(self, page_size: int) -> int | None:
+        """The place in a page of all positions where `floor` comes to a new page; None: various."""
+        del page_size
+        return 0
+
     @property
     def sinks(self) -> int:
         """Leading positions that are always seen."""
@@ -73,6 +78,10 @@ class Window(Lifetime):
         """Lowest position whose `floor` is at least ``floor``. O(1)."""
         return floor + self.window - 1 if floor else 0
 
+    def turns(self, page_size: int) -> int:
+        """The place in a page of all positions where `floor` comes to a new page. O(1)."""
+        return (self.window - 1) % page_size
+
     @property
     def sinks(self) -> int:
         """Leading positions that are always seen."""
@@ -101,6 +110,10 @@ class Chunked(Lifetime):
     def first_after(self, floor: int) -> int:
         """Lowest position whose `floor` is at least ``floor``. O(1)."""
         return -(-floor // self.chunk) * self.chunk
+
+    def turns(self, page_size: int) -> int | None:
+        """Where chunks begin at pages or pages at chunks: there. O(1)."""
+        return None if self.chunk % page_size and page_size % self.chunk else 0
 
     def steady_pages(self, length: int, page_size: int, spare: int = 0) -> int:
         """A chunk, and the page it shares with the one before; two where some is spare. O(1)."""

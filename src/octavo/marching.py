@@ -339,7 +339,7 @@ class Marcher:
         ids = rows.tail.reshape(-1).take(self._tails(move, tokens) + tokens.offsets)
         if not move.one or np.count_nonzero(move.starts != computed):
             size = self._ledger.page_size
-            far = move.ends > (computed // size + 1) * size
+            far = np.minimum(move.ends, known) > (computed // size + 1) * size
             if np.count_nonzero(far):
                 self._fetch_ids(batch, move, tokens, far & (move.ends > move.starts), ids)
         if np.count_nonzero(move.ends > known):

@@ -107,11 +107,21 @@ class PagePool:
         del group
         return int(np.count_nonzero(self.refs[np.asarray(pages, np.intp)] == 0))
 
-    def short(self, needs: Sequence[int], pinned: Sequence[SomePages] = ()) -> list[int]:
+    def short(
+        self,
+        needs: Sequence[int],
+        pinned: Sequence[SomePages] = (),
+        *,
+        one_by_one: bool = False,
+    ) -> list[int]:
         """Pages missing by group to take ``needs`` of each at once, after holding ``pinned``.
 
         All zero exactly when they can be taken. O(groups + pinned).
+
+        Args:
+            one_by_one: of no matter here: whatever is taken first, the rest is as large.
         """
+        del one_by_one
         room = self.free + self.evictable
         room -= sum(self.idle_cost(group, pages) for group, pages in enumerate(pinned))
         missing = []

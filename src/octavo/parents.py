@@ -180,18 +180,34 @@ class ParentPool:
         """Pages ``group`` could have if it had the pool for itself. O(1)."""
         return self.usable * self._spaces[group].per_parent
 
-    def short(self, needs: Sequence[int], pinned: Sequence[SomePages] = ()) -> list[int]:
+    def short(
+        self,
+        needs: Sequence[int],
+        pinned: Sequence[SomePages] = (),
+        *,
+        one_by_one: bool = False,
+    ) -> list[int]:
         """Pages missing by group to take ``needs`` of each at once, after holding ``pinned``.
 
-        All zero exactly when they can be taken. O(groups + pinned).
+        All zero exactly when they can be taken.
+
+        Args:
+            one_by_one: they will be taken little by little, each time as if nothing were needed
+                later: free parents go before evictable pages beside live ones, so that only vacant
+                ones of those count.
+
+        Cost: O(groups + pinned); one by one O(parents).
         """
         room = self.usable - self.live
         held = [self._pin_cost(g, pages) for g, pages in enumerate(pinned)]
         held += [(0, 0)] * (len(self._spaces) - len(held))
         room -= sum(parents for _, parents in held)
         missing = []
-        for space, need, (pages, parents) in zip(self._spaces, needs, held, strict=True):
+        for group, (need, (pages, parents)) in enumerate(zip(needs, held, strict=True)):
+            space = self._spaces[group]
             own = space.own + parents * space.per_parent - pages
+            if one_by_one and need:
+                own = self._vacant_beside_live(group)
             wanted = -(-max(0, need - own) // space.per_parent)
             there = own + max(0, room) * space.per_parent
             missing.append(min(need, max(0, need - there)))
@@ -486,6 +502,11 @@ class ParentPool:
             self._idle.add(parents[changed], warmth[changed])
         if np.count_nonzero(vacant):
             space.list_resting(parents[vacant != 0])
+
+    def _vacant_beside_live(self, group: int) -> int:
+        """Vacant pages of the group in parents that have live ones. O(parents)."""
+        mixed = (self._owner == group) & (self._live > 0)
+        return int(self._vacant[mixed].sum())
 
     def _pin_cost(self, group: int, pages: SomePages) -> tuple[int, int]:
         """(evictable pages among ``pages``, parents that get their first live page by them)."""

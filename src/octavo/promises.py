@@ -59,14 +59,16 @@ def needs(ledger: Ledger, sequence: Sequence, end: int) -> list[int]:
 def shared_columns(ledger: Ledger, sequence: Sequence) -> list[int]:
     """Pages by group that a guaranteed sequence would need again if its state were lost.
 
-    Where a state is lost, positions since the last one kept are computed again, and pages that
-    others hold are not given back. Without states nothing is lost. O(columns).
+    Where a state is lost, positions since the last one kept are computed again: pages that others
+    hold are not given back, and columns that windows dropped are needed anew. Without states
+    nothing is lost. O(columns).
     """
     counts = [0] * len(ledger.groups)
     for group in ledger.token_groups if ledger.state_groups else ():
         refs, _ = ledger.pool.state(group)
         held = sequence._rows.held(sequence._row, group)
-        counts[group] = int((refs[held] > 1).sum())
+        dropped = ledger.columns(sequence.scheduled) - held.size
+        counts[group] = dropped + int((refs[held] > 1).sum())
     return counts
 
 

@@ -3,14 +3,20 @@
 Knows what windows and states allow, and gives back the pages beyond a cut.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.errors import RollbackUnsupported
 from octavo.ledger import Ledger
 from octavo.matching import shareable_pages
 from octavo.promises import Promises, open_page_shared
 from octavo.sequences import Sequence
+from octavo.standing import Stand, last_first
 from octavo.table import CrossView, Step
+
+Int64s = NDArray[np.int64]
 
 
 class Retreat:
@@ -109,6 +115,31 @@ class Retreat:
             rows.special[row] = True
         sequence._aim()
         return reached
+
+    def cut(self, stands: Iterable[Stand], ends: Int64s, slots: Int64s) -> None:
+        """Give back what rows have beyond ``ends`` computed positions of a step that ends.
+
+        No other step of theirs is open and their states reach so far: then the pages beyond are
+        their own, windows show what is needed, and the open page is nobody else's.
+
+        Args:
+            stands: the rows, in the order of the step.
+            ends, slots: int64[rows], positions that stay, and those there were slots for.
+
+        Cost: some array operations a group; O(pages given back).
+        """
+        size, at, parts = self._ledger.page_size, 0, []
+        keep, had = -(-ends // size), -(-slots // size)
+        for stand in stands:
+            part = slice(at, at + stand.numbers.size)
+            entries = last_first(stand.numbers, keep[part], had[part])
+            if entries[0].size:
+                stand.part_from_views()
+                parts.append((stand, *entries))
+            at = part.stop
+        for group in self._ledger.token_groups if parts else ():
+            pages = [stand.take_out(group, *entries) for stand, *entries in parts]
+            self._ledger.pool.release(np.concatenate(pages), group, distinct=True)
 
     def _is_open_shared(self, sequence: Sequence) -> bool:
         groups = self._ledger.token_groups

@@ -31,6 +31,8 @@ def check_tokens(tokens: Tokens) -> Ints:
         TokenError: an entry is no int in 0..2**31-1; it names the first one.
     """
     array = tokens if isinstance(tokens, np.ndarray) else _from_items(tokens)
+    if array.shape == (0,):
+        return np.empty(0, np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise _first_bad(array.tolist())
     if array.dtype == np.int32:
@@ -257,5 +259,5 @@ class Sequence:
             left = Orphan(self.id, self._rows, self._row, at_home, self.preempted, fetch)
             self._cache._orphans.append(left)
             self._numbers = (0, 0, 0, 0)
-            text = f"sequence {self.id!r} was collected while it held pages; release it"
+            text = f"sequence {self.id!r} was collected before it was released"
             warnings.warn(text, ResourceWarning, stacklevel=2)

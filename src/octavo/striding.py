@@ -36,6 +36,7 @@ class Stride:
         slots: by group, int32[n], of the newest step.
         width: columns of the longest row.
         room: ids every row may still learn.
+        extended, ended: steps made after the first, and steps ended.
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class Stride:
         self.past, self.tails, self.slots = step.past.copy(), tails, slots
         self.ids = step.input_ids
         self._sequences, self._buckets = step.sequences, list[Bucket]()
-        self.extended = self._ended = 0
+        self.extended = self.ended = 0
 
     def bucket(self, offset: int, size: int) -> Bucket:
         """Rows whose first step began at place ``offset`` of a page. O(rows) once, then O(1)."""
         if not self._buckets:
-            places = (self.tails - self._ended) % size
+            places = (self.tails - self.ended) % size
             self._buckets = [self._bucket((places == place).nonzero()[0]) for place in range(size)]
         return self._buckets[offset % size]
 
@@ -65,7 +66,11 @@ class Stride:
 
     def filling(self, size: int) -> Bucket:
         """Rows that fill a page with the oldest open step."""
-        return self.bucket(size - 1 - self._ended, size)
+        return self.bucket(size - 1 - self.ended, size)
+
+    def computed_to(self, place: int, size: int) -> Bucket:
+        """Rows that have computed all before ``place`` of a page, by the steps that ended."""
+        return self.bucket(place - self.ended, size)
 
     def end(self, ids: Ints, filled: Bucket, size: int) -> None:
         """The oldest step ends: each row learned one of ``ids``."""
@@ -74,7 +79,7 @@ class Stride:
             self.tails[filled.rows] -= size
         self.ids = ids.copy()
         self.steps.pop(0)
-        self._ended += 1
+        self.ended += 1
         self.room -= 1
 
 

@@ -5,12 +5,14 @@ A slot is page * page_size + offset. Knows arrays; not pools, nodes or how seque
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import CapacityError, LengthError, UnknownGroup
+from octavo.spec import check_int
 
 if TYPE_CHECKING:
     from octavo.sequences import Sequence
@@ -42,10 +44,16 @@ def slot_mapping(
 
     Cost: O(stop - start), one vectorised pass over the pages touched.
     """
-    if stop - start == 1 and start >= 0 and page_size > 0 and start // page_size < len(pages):
-        return _single(int(pages[start // page_size]) * page_size + start % page_size, out)
-    if page_size < 1:
-        raise LengthError("page_size", page_size, 1, None)
+    try:
+        if stop - start == 1 and start >= 0 and page_size > 0 and start // page_size < len(pages):
+            page = index(pages[start // page_size])
+            return _single(page * page_size + start % page_size, out)
+    except (TypeError, ValueError):  # told apart below
+        pass
+    if not hasattr(pages, "__len__") or not np.ndim(pages):
+        raise LengthError("pages", pages, None, None, "a list or array of physical pages")
+    page_size = check_int("page_size", page_size, 1)
+    start, stop = check_int("start", start, -_MAX_SLOT), check_int("stop", stop, -_MAX_SLOT)
     if not 0 <= start <= stop <= len(pages) * page_size:
         low, high = (0, stop) if start > stop or start < 0 else (start, len(pages) * page_size)
         name, value = ("start", start) if start > stop or start < 0 else ("stop", stop)
@@ -75,9 +83,11 @@ def _offsets(page_size: int, count: int) -> Ints:
 def _page_numbers(pages: Ints | Items[int], page_size: int) -> Ints:
     """``pages`` as int32, refused where a slot would be beyond it."""
     wide = np.asarray(pages)
+    if wide.ndim == 1 and not wide.dtype.isnative:
+        wide = wide.astype(wide.dtype.newbyteorder("="))
     if not wide.size:
         return wide.astype(np.int32)
-    if wide.dtype.kind not in "iu":
+    if wide.dtype.kind not in "iu" or wide.ndim != 1:
         raise LengthError("pages", wide.tolist(), 0, None, "each is a physical page")
     # Read as unsigned, a negative page is larger than any other.
     top = int(np.maximum.reduce(wide.view(f"u{wide.itemsize}")))
@@ -90,8 +100,9 @@ def _page_numbers(pages: Ints | Items[int], page_size: int) -> Ints:
 
 
 def _check_out(out: Ints, count: int) -> None:
-    if not isinstance(out, np.ndarray) or out.dtype != np.int32:
-        raise LengthError("out", out, None, None, "an int32 array of at least stop - start")
+    fits = isinstance(out, np.ndarray) and out.dtype == np.int32 and out.ndim == 1
+    if not fits or not out.flags.writeable:
+        raise LengthError("out", out, None, None, "a writeable int32 array of one axis")
     if out.size < count:
         raise CapacityError("stop - start", count, out.size, "out is too small")
 

@@ -2,7 +2,18 @@
 
 import pytest
 
-from octavo import Attention, Cache, Cross, CrossInput, IdentityError, OutOfPages, Plan, PlanError
+from octavo import (
+    Adapter,
+    Attention,
+    Cache,
+    Cross,
+    CrossInput,
+    IdentityError,
+    OutOfPages,
+    Plan,
+    PlanError,
+    Salt,
+)
 from octavo.testing import freeze
 
 GROUPS = {"full": Attention(1, 1, 1), "cross": Cross(1, 1, 1)}
@@ -172,3 +183,27 @@ def test_a_plan_without_cross_attention():
         cache.admit([1], cross=("c", 3))
 
     assert "cross" == caught.value.field
+
+
+@pytest.mark.parametrize(
+    "extras",
+    [
+        ([Adapter("a", 1)], [Adapter("b", 1)]),
+        ([Adapter("a", 1)], [Adapter("a", 2)]),
+        ([Salt("a")], [Salt("b")]),
+        ([], [Salt("a")]),
+        ([], [Adapter("a", 1)]),
+    ],
+    ids=repr,
+)
+def test_cross_pages_of_other_extras_never_meet(cache, extras):
+    """A recording is written again under another adapter or salt, and shared under its own."""
+    fresh = []
+    for extra in (*extras, *extras):
+        row = cache.admit([1] * 5, extra=extra, cross=("d", 10))
+        step = cache.extend(row, row.length - row.computed)
+        fresh.append(bool(step.group("cross").fresh[0]))
+        cache.commit(step, [1])
+        cache.release(row)
+
+    assert [True, True, False, False] == fresh

@@ -1,5 +1,7 @@
 """Events: what is stored, removed and cleared, told as it happens."""
 
+import warnings
+
 import pytest
 
 from octavo import Attention, Cache, Media, Plan, Salt, State
@@ -167,3 +169,40 @@ def test_digests_of_a_prompt_are_those_the_events_tell(extra):
     cache.commit(cache.extend(seq, 13), [2])
 
     assert [event.digest for event in stored] == page_digests(range(13), 4, extra)
+
+
+def test_a_listener_may_call_the_cache_for_each_of_many_events():
+    """What its calls do is told after what it is being told: nothing nests, nothing is lost."""
+    told = []
+
+    def listener(event):
+        told.append(event)
+        if not isinstance(event, Cleared):
+            for child in cache.fork(row):
+                cache.release(child)
+
+    cache = Cache(Plan.from_pages(2_100, 1), on_event=listener)
+    row = cache.admit([7])
+    other = cache.admit(list(range(2_000)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.commit(cache.extend(other, 2_000))
+
+    assert 2_000 == len(told)
+    cache.check()
+
+
+def test_a_listener_that_raises_where_warnings_are_errors(capsys):
+    """The verb has happened and gives its result; what was raised is told on stderr."""
+
+    def listener(event):
+        raise ValueError("no")
+
+    cache = Cache(Plan.from_pages(10, 4), on_event=listener)
+    row = cache.admit(range(9))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = cache.commit(cache.extend(row, 9), [1])
+
+    assert 2 == done.published
+    assert 2 == capsys.readouterr().err.count("on_event raised ValueError('no')")

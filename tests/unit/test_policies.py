@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo import Attention, Cache, OutOfPages, Plan, PlanError
+from octavo import Attention, Cache, LengthError, OutOfPages, Plan, PlanError
 from octavo.pages import PagePool
 from octavo.parents import ParentPool
 from octavo.policies import LRU, POLICIES, SLRU, Policy, find_policy
@@ -150,3 +150,41 @@ def test_unknown_policies_are_refused(policy):
 
     assert ("policy", policy) == (caught.value.field, caught.value.value)
     assert "lru, slru" in str(caught.value) or "name, lanes" in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [None, "x", 0.5, float("nan")])
+def test_nonsense_about_excess_changes_nothing(answer):
+    """It is asked before anything is changed, and checked."""
+
+    class Odd:
+        name, lanes, odd = "odd", 2, False
+
+        def lane(self, *, reused):
+            """Two lanes."""
+            return 2 if reused else 1
+
+        def excess(self, lane, waiting, usable):  # noqa: ARG002
+            """Nonsense, once it is odd."""
+            return answer if self.odd else 0
+
+    policy = Odd()
+    cache = Cache(Plan.from_pages(10, 1), policy=policy)
+    for _ in range(2):
+        row = cache.admit(range(5))
+        cache.commit(cache.extend(row, 5 - row.computed))
+        policy.odd = row.cached > 0
+        if policy.odd:
+            with pytest.raises(LengthError, match="excess"):
+                cache.release(row)
+        else:
+            cache.release(row)
+        cache.check()
+    policy.odd = False
+    cache.release(row)
+    cache.check()
+
+
+def test_a_class_is_no_policy():
+    """An object of it is."""
+    with pytest.raises(PlanError, match="an object"):
+        find_policy(SLRU)

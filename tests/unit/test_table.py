@@ -212,3 +212,35 @@ def test_fresh_pages_are_told():
     assert {"full": [1, 2]} == {name: pages.tolist() for name, pages in step.fresh.items()}
     cache.commit(step, [1])
     assert {} == cache.extend(row, 1).fresh
+
+
+@pytest.mark.parametrize("order", [">i4", ">i8", "<u4", ">u2"])
+def test_pages_of_any_byte_order(order):
+    """The numbers count, not how they are stored."""
+    pages = np.array([200, 1], order)
+
+    assert [*range(3200, 3216), 16] == slot_mapping(pages, 16, 0, 17).tolist()
+    with pytest.raises(CapacityError):
+        slot_mapping(np.array([2**31 - 1, 1], ">u4"), 256, 0, 300)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ([1.9], 4, 0, 1),
+        ("12", 4, 0, 1),
+        ("12", 4, 0, 2),
+        (None, 4, 0, 1),
+        (np.int32(3), 4, 0, 1),
+        (np.ones((2, 2), np.int32), 4, 0, 6),
+        ([1], 4.0, 0, 1),
+        ([1], 4, 0.5, 1.5),
+        ([1], 4, 0, 1, np.zeros((2, 4), np.int32)),
+        ([1], 4, 0, 1, [0]),
+    ],
+    ids=repr,
+)
+def test_what_is_no_page_and_no_position(arguments):
+    """Refused by name, one token or many."""
+    with pytest.raises(LengthError):
+        slot_mapping(*arguments)
