@@ -1,4 +1,4 @@
-"""Published config.json files to exact bytes, and what packed plans hold (configs/expected.yaml)."""
+"""Published configs to exact bytes, and what packed plans of them hold (configs/expected.yaml)."""
 
 from fractions import Fraction
 from pathlib import Path
