@@ -14,16 +14,19 @@ from octavo.simulation.requests import Trace
 from octavo.simulation.table import run_rows, sweep_table, trace_line
 from octavo.simulation.tally import Tally
 
-_LIVE, _EVICTABLE, _FREE, _LINE, _OTHER = "#1f5f8b", "#9cc5e0", "#e9eef2", "#1f5f8b", "#c8553d"
+_COLOURS = ("#1f5f8b", "#9cc5e0", "#e9eef2")  # held, kept, free
+_LINE, _OTHER = "#1f5f8b", "#c8553d"
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "octavo",
-    "font.size": 10,
+    "font.size": 11,
     "font.family": "sans-serif",
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
 _MOST_REPLICAS = 8
+_SIZE = (6.0, 2.9)  # inches; text stays legible from a phone's width on
+_ROOM = 50  # letters below a chart
 _PAGE = """\
 <!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -40,7 +43,7 @@ table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 0.2rem 0.9rem 0.2rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }}
 .sweep th, .sweep td {{ text-align: right; white-space: nowrap; }}
 .facts th {{ text-align: left; font-weight: 600; white-space: nowrap; }}
-svg {{ width: 100%; height: auto; display: block; }}
+svg {{ width: 100%; max-width: 42rem; height: auto; display: block; }}
 svg text {{ font-family: system-ui, sans-serif; }}
 </style></head><body>
 <h1>{title}</h1>
@@ -65,11 +68,13 @@ def write_png(path: str | Path, runs: Sequence[Run], sweep: str | None) -> None:
     matplotlib = _matplotlib()
     panels = _panels(runs, sweep)
     with matplotlib.rc_context(_STYLE):
-        figure = matplotlib.figure.Figure(figsize=(8, 3 * len(panels)), layout="constrained")
+        figure = matplotlib.figure.Figure(
+            figsize=(_SIZE[0], _SIZE[1] * len(panels)), layout="constrained"
+        )
         for panel, axes in zip(panels, figure.subplots(len(panels), squeeze=False), strict=True):
-            axes[0].set_title(panel.title, loc="left", fontsize=11)
+            axes[0].set_title(panel.title, loc="left", fontsize=10)
             panel.draw(axes[0])
-        figure.savefig(path, format="png", dpi=150)
+        figure.savefig(path, format="png", dpi=200)
 
 
 def write_html(
@@ -113,7 +118,7 @@ def _matplotlib() -> Any:
 def _svg(panel: Panel) -> str:
     matplotlib, out = _matplotlib(), StringIO()
     with matplotlib.rc_context(_STYLE):
-        figure = matplotlib.figure.Figure(figsize=(8, 3), layout="constrained")
+        figure = matplotlib.figure.Figure(figsize=_SIZE, layout="constrained")
         panel.draw(figure.subplots())
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     text = out.getvalue()
@@ -189,7 +194,7 @@ def _curve(axes: Any, runs: Sequence[Run], sweep: str, lines: dict[str, list[flo
         axes.plot(at, values, style, color=colour, label=name, clip_on=False)
         for x, value in zip(at, values, strict=True):
             axes.annotate(
-                f"{value:.1f}",
+                f"{value:.3g}",
                 (x, value),
                 (0, 6),
                 textcoords="offset points",
@@ -197,20 +202,28 @@ def _curve(axes: Any, runs: Sequence[Run], sweep: str, lines: dict[str, list[flo
                 fontsize=9,
                 color=colour,
             )
-    axes.set_xticks(at, labels)
+    axes.set_xticks(at, labels, fontsize=9 if sum(map(len, labels)) < _ROOM else 7)
     axes.margins(x=0.06)
     axes.set_ylim(bottom=0, top=1.18 * max(0.01, *map(max, lines.values())))
     axes.set_xlabel(sweep)
 
 
 def _occupancy(axes: Any, tally: Tally, *, timed: bool) -> None:
-    samples = tally.timeline.samples
+    samples = tally.timeline.samples()
     at = [sample.at for sample in samples]
     layers = [[getattr(sample, name) for sample in samples] for name in _KINDS]
-    axes.stackplot(at, *layers, labels=list(_KINDS.values()), colors=(_LIVE, _EVICTABLE, _FREE))
+    axes.stackplot(at, *layers, labels=list(_KINDS.values()), colors=_COLOURS, step="post")
     axes.set_xlabel("seconds" if timed else "requests")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.margins(0)
-    axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
+    axes.legend(
+        frameon=False,
+        ncols=3,
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        borderaxespad=0.2,
+        fontsize=9,
+    )
 
 
 _KINDS = {"live": "held", "evictable": "kept for reuse", "free": "free"}
@@ -231,5 +244,6 @@ def _arrivals(axes: Any, run: Run) -> None:
 def _balance(axes: Any, run: Run) -> None:
     computed = [tally.computed_tokens for tally in run.tallies]
     axes.bar([str(number) for number in range(1, len(computed) + 1)], computed, color=_LINE)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("replica")
     axes.set_ylabel("tokens")

@@ -62,7 +62,11 @@ class Pool:
         pages += serial and trace.hash_ids and self.pages is not None
         if self.spec is None:
             return Plan.from_pages(pages + 1, size, max_length=self.max_length)
-        return self._from_memory((pages + 1) * self._from_memory(_PROBE, size).page_bytes, size)
+        probe = self._from_memory(_PROBE, size)
+        if probe.packed and self.pages is not None:
+            right = "pages of this model differ in size by group: give bytes, as 16GiB"
+            raise PlanError("pages", self.pages, right)
+        return self._from_memory((pages + 1) * probe.page_bytes, size)
 
     def _from_memory(self, memory: int, size: int) -> Plan:
         if self.spec is None:

@@ -79,7 +79,7 @@ class Run:
 
 
 def _replica(tally: Tally) -> dict[str, Any]:
-    samples = [sample._asdict() for sample in tally.timeline.samples]
+    samples = [sample._asdict() for sample in tally.timeline.samples()]
     return {**tally.to_dict(), "busy_seconds": round(tally.busy, 6), "occupancy": samples}
 
 

@@ -16,7 +16,10 @@ from octavo.simulation.job import Job
 from octavo.simulation.requests import Answers, Ints
 from octavo.simulation.rows import Rows
 from octavo.simulation.tally import Tally
+from octavo.simulation.timeline import Timeline
 from octavo.table import Step
+
+_SPAN = 2.0**-7  # seconds: what the timeline tells apart in a short run
 
 
 class Server:
@@ -31,7 +34,8 @@ class Server:
 
     def __init__(self, cache: Cache, model: TimeModel, answers: Answers) -> None:
         self.cache = cache
-        self.now, self.load, self.tally = 0.0, 0, Tally()
+        self.now, self.load = 0.0, 0
+        self.tally = Tally(timeline=Timeline(_SPAN))
         self._model, self._answers = model, answers
         self._waiting, self._paused = deque[Job](), deque[Job]()
         self._running: list[Job] = []  # oldest first
@@ -51,6 +55,7 @@ class Server:
             self._step()
         if self.now < moment < float("inf"):
             self.now = moment
+            self.tally.timeline.add(moment, self.cache, 0, 0)
 
     def _step(self) -> None:
         self._admit()

@@ -52,7 +52,8 @@ def run_rows(run: Run) -> Rows:
 def _pool(run: Run) -> str:
     plan = run.setting.plan
     size = f" ({amount(plan.usable_pages * plan.page_bytes)})" if plan.page_bytes else ""
-    return f"{plan.usable_pages:,} pages of {plan.page_size} tokens{size}"
+    many = f"{len(run.tallies)} replicas with " if len(run.tallies) > 1 else ""
+    return f"{many}{plan.usable_pages:,} pages of {plan.page_size} tokens{size}"
 
 
 def _timed_rows(found: dict[str, Any]) -> Rows:

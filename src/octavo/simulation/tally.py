@@ -27,6 +27,7 @@ class Tally:
         waits: requests for which there was no room when it was their turn.
         peak_live: most pages held at once.
         busy: seconds in steps.
+        timeline: use of the pages over seconds, or over requests.
     """
 
     served: int = 0
@@ -43,7 +44,7 @@ class Tally:
     waits: int = 0
     peak_live: int = 0
     busy: float = 0.0
-    timeline: Timeline = field(default_factory=Timeline)
+    timeline: Timeline = field(default_factory=lambda: Timeline(1.0))
 
     def admitted(self, size: int, cached: int, page_size: int) -> None:
         """A request came in: ``cached`` of its ``size`` tokens were found."""
