@@ -12,7 +12,7 @@ from octavo.lifetimes import FULL
 from octavo.sequences import Sequence
 from octavo.simulation.replicas import find_router
 from octavo.simulation.report import Run
-from octavo.simulation.requests import Ints, Trace
+from octavo.simulation.requests import LONGEST, Ints, Trace
 from octavo.simulation.settings import Progress, Setting
 from octavo.simulation.tally import Tally
 
@@ -30,7 +30,7 @@ class SerialReplica:
         self.cache, plan = cache, cache.plan
         self.load, self.tally = 0, Tally()
         plain = all(group.lifetime == FULL for group in plan.groups.values())
-        self._chunk = None if plain else plan.max_step_tokens
+        self._chunk = LONGEST if plain else plan.max_step_tokens
 
     def serve(self, prompt: Ints, at: int) -> None:
         """Compute a prompt and release it, or refuse it where it can never fit. O(tokens)."""
@@ -50,12 +50,16 @@ class SerialReplica:
                 self.cache.release(sequence)
 
     def _compute(self, sequence: Sequence) -> None:
-        before = self.cache.stats().evicted
+        before, most = self.cache.stats().evicted, self._chunk
         while sequence.computed < sequence.length:
-            stop = sequence.next_stop or sequence.length
-            chunk = min(stop, sequence.length) - sequence.computed
-            new = chunk if self._chunk is None else min(chunk, self._chunk)
-            self.cache.commit(self.cache.extend(sequence, new))
+            stop = min(sequence.next_stop or sequence.length, sequence.length)
+            new = min(stop - sequence.computed, most)
+            try:
+                self.cache.commit(self.cache.extend(sequence, new))
+            except OutOfPages:
+                if new == 1:
+                    raise
+                most = new // 2  # windows hold more in a step than they keep
         self.tally.evicted["prefill"] += self.cache.stats().evicted - before
 
 

@@ -153,6 +153,8 @@ class Server:
             try:
                 return self.cache.extend(self._rows.batch, 1)
             except OutOfPages:
+                if len(self._running) == 1:
+                    raise
                 self._preempt_newest()
         return None
 
@@ -168,21 +170,31 @@ class Server:
 
     def _chunk(self, job: Job, most: int) -> int:
         """The next tokens of a prompt, at most ``most``; 0 where it was preempted instead."""
-        sequence: Sequence = job.sequence
+        step = self._reserve_chunk(job, most)
+        if step is None:
+            return 0
+        complete = step.max_context == job.sequence.length
+        self.cache.commit(step, self._next(job) if complete else None)
+        if complete:
+            self._answer(job)
+        return int(step.max_query)
+
+    def _reserve_chunk(self, job: Job, most: int) -> Step | None:
+        """A step of one prompt; of one alone a smaller one, where windows hold more than fits."""
+        sequence = job.sequence
         stop = min(sequence.next_stop or sequence.length, sequence.length)
         new = min(stop - sequence.computed, most)
-        complete = sequence.computed + new == sequence.length
         while not sequence.preempted:
             try:
-                step = self.cache.extend(sequence, new)
+                return self.cache.extend(sequence, new)
             except OutOfPages:
-                self._preempt_newest()
-                continue
-            self.cache.commit(step, self._next(job) if complete else None)
-            if complete:
-                self._answer(job)
-            return new
-        return 0
+                if len(self._running) > 1:
+                    self._preempt_newest()
+                elif new > 1:
+                    new //= 2
+                else:
+                    raise
+        return None
 
     def _next(self, job: Job) -> Ints | None:
         """The answer's next token; None: it has none at all."""
@@ -216,15 +228,8 @@ class Server:
         self.load -= job.request.output_length > 0  # the last token is never computed
 
     def _preempt_newest(self) -> None:
-        """Take the pages of the newest request; it is the first to come back.
-
-        Raises:
-            OutOfPages: it is the only one, and the pool too small for what one step holds.
-        """
+        """Take the pages of the newest request; it is the first to come back."""
         job = self._running[-1]
-        if len(self._running) == 1:
-            stats, need = self.cache.stats(), self.cache.plan.pages(job.request.length)
-            raise OutOfPages(need, stats.free, stats.evictable, {})
         job.reached = job.sequence.computed
         if job in self._prefilling:
             self._prefilling.remove(job)

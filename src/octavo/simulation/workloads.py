@@ -7,15 +7,17 @@ prompts are equal exactly where one was made from the other.
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
 from octavo.errors import PlanError
 from octavo.simulation.requests import Ints, Request, Trace
 from octavo.spec import check_int
+
+if TYPE_CHECKING:  # NumPy loads it on use
+    from numpy.random import Generator
 
 _VOCABULARY = 32_000
 
@@ -57,13 +59,13 @@ def _request(number: int, first: float, asked: _Asked) -> Request:
     return Request(number, arrival, size, answer, tokens=asked.prompt, output=asked.output)
 
 
-def chat(rng: Generator, rate: float) -> Iterator[_Asked]:
+def chat(rng: "Generator", rate: float) -> Iterator[_Asked]:
     """Conversations of 1 to 12 turns below one system prompt; a prompt repeats all before it."""
     system = _text(rng, 400)
     return _interleave(rng, rate / 5, lambda start: _conversation(rng, start, system))
 
 
-def _conversation(rng: Generator, start: float, system: Ints) -> Iterator[_Asked]:
+def _conversation(rng: "Generator", start: float, system: Ints) -> Iterator[_Asked]:
     history, at = system, start
     for _ in range(min(12, int(rng.geometric(0.2)))):
         history = np.append(history, _text(rng, rng.integers(20, 300)))
@@ -73,7 +75,7 @@ def _conversation(rng: Generator, start: float, system: Ints) -> Iterator[_Asked
         at += float(rng.exponential(30)) + output.size / 50
 
 
-def system_prompt(rng: Generator, rate: float) -> Iterator[_Asked]:
+def system_prompt(rng: "Generator", rate: float) -> Iterator[_Asked]:
     """Single questions, each below one of 16 system prompts of 1,000 to 3,000 tokens."""
     systems = [_text(rng, rng.integers(1000, 3000)) for _ in range(16)]
     shares = _popularity(len(systems))
@@ -83,13 +85,13 @@ def system_prompt(rng: Generator, rate: float) -> Iterator[_Asked]:
         yield _Asked(at, np.append(system, question), _text(rng, rng.integers(50, 400)))
 
 
-def agents(rng: Generator, rate: float) -> Iterator[_Asked]:
+def agents(rng: "Generator", rate: float) -> Iterator[_Asked]:
     """Tasks of an agent: a tree of tool calls, where each call repeats the way to it."""
     tools = _text(rng, 1500)
     return _interleave(rng, rate / 10, lambda start: _task(rng, start, tools))
 
 
-def _task(rng: Generator, start: float, tools: Ints) -> Iterator[_Asked]:
+def _task(rng: "Generator", start: float, tools: Ints) -> Iterator[_Asked]:
     """Calls by time; one in four answers starts two branches, and none is deeper than 8."""
     order, calls = count(), list[tuple[float, int, int, Ints]]()
     heappush(calls, (start, next(order), 0, np.append(tools, _text(rng, rng.integers(100, 800)))))
@@ -107,7 +109,7 @@ def _task(rng: Generator, start: float, tools: Ints) -> Iterator[_Asked]:
             )
 
 
-def rag(rng: Generator, rate: float) -> Iterator[_Asked]:
+def rag(rng: "Generator", rate: float) -> Iterator[_Asked]:
     """Questions below 4 of 200 documents, which stand in random order: seldom the same prefix."""
     system = _text(rng, 200)
     documents = [_text(rng, rng.integers(300, 1200)) for _ in range(200)]
@@ -119,7 +121,7 @@ def rag(rng: Generator, rate: float) -> Iterator[_Asked]:
         yield _Asked(at, prompt, _text(rng, rng.integers(50, 300)))
 
 
-WORKLOADS: dict[str, Callable[[Generator, float], Iterator[_Asked]]] = {
+WORKLOADS: dict[str, Callable[["Generator", float], Iterator[_Asked]]] = {
     "chat": chat,
     "system-prompt": system_prompt,
     "agents": agents,
@@ -127,7 +129,7 @@ WORKLOADS: dict[str, Callable[[Generator, float], Iterator[_Asked]]] = {
 }
 
 
-def _text(rng: Generator, size: int | np.integer) -> Ints:
+def _text(rng: "Generator", size: int | np.integer) -> Ints:
     return rng.integers(0, _VOCABULARY, int(size), dtype=np.int32)
 
 
@@ -138,7 +140,7 @@ def _popularity(items: int) -> NDArray[np.float64]:
     return weights
 
 
-def _arrivals(rng: Generator, rate: float) -> Iterator[float]:
+def _arrivals(rng: "Generator", rate: float) -> Iterator[float]:
     at = 0.0
     while True:
         at += float(rng.exponential(1 / rate))
@@ -146,7 +148,7 @@ def _arrivals(rng: Generator, rate: float) -> Iterator[float]:
 
 
 def _interleave(
-    rng: Generator, rate: float, session: Callable[[float], Iterator[_Asked]]
+    rng: "Generator", rate: float, session: Callable[[float], Iterator[_Asked]]
 ) -> Iterator[_Asked]:
     """Sessions that start at random, their requests merged by arrival."""
     waiting, order = list[tuple[float, int, _Asked]](), count()
