@@ -11,8 +11,8 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # The command line
 
-`octavo` comes with `pip install '.[engine]'` in a checkout; `octavo plan` and `octavo simulate` need NumPy alone,
-but for the latter's pictures: `'.[simulate]'`.
+`octavo` comes with `pip install '.[engine]'` in a checkout; `octavo plan` needs NumPy alone.
+So does `octavo simulate`, but for its pictures: `pip install '.[simulate]'`.
 Answers go to stdout, everything else to stderr.
 Exit codes: 0 done, 1 failed, 2 misused; what went wrong is one line.
 

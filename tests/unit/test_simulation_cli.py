@@ -204,7 +204,7 @@ def test_without_matplotlib(simulate, monkeypatch, tmp_path):
         (("chat", "--pages", 9, "--sweep", "page-size", "-4"), 2, "page size is '-4'"),
         (("chat", "--pages", 9, "--config", GEMMA), 2, "give bytes, as 16GiB"),
         (("chat", "--memory", 9, "--config", GEMMA), 1, "at least .* bytes are needed"),
-        (("chat", "--pages", 9, "--rate", 0), 2, "'0' is not a number above 0"),
+        (("chat", "--pages", 9, "--rate", 0), 2, "'0' is not a number of 0.001 to 1e.12"),
         (("chat", "--pages", 9, "--step-ms", "nan"), 2, "'nan' is not a number"),
         (("chat", "--pages", 9, "--timing", "--max-step-tokens", 9), 2, "--max-seqs is above"),
         (("chat", "--pages", 9, "--html", "nowhere/out.html"), 1, "nowhere: no such directory"),
@@ -247,3 +247,17 @@ def test_bar_counts_requests(capsys):
     ProgressBar("simulate", unit="requests")("lru", 0, 1200)
 
     assert "simulate: lru 1,200 requests\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [(), ("--timing",), ("--page-size", 1)])
+def test_more_than_the_machine_can_count(simulate, tmp_path, more):
+    """Two thousand million pages, or as many tokens that would fit: refused, not killed."""
+    path = tmp_path / "log"
+    path.write_text('{"arrival": 0, "input_length": 2000000000, "output_length": 2}\n')
+    sized = ("--pages", 2_000_000_000, "--page-size", 1, "--replicas", 9)
+    code, out, err = simulate("chat", *sized)
+
+    assert (1, "", 1) == (code, out, err.count("\n"))
+    assert "this machine has" in err
+    code, out, err = simulate(path, "--sweep", "memory", "unbounded", *more)
+    assert (1, "", 1) == (code, out, err.count("\n"))

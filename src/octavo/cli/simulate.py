@@ -11,11 +11,15 @@ from typing import Any
 import octavo
 from octavo import simulation
 from octavo.cli import arguments, simulate_options
+from octavo.cli.machine import machine_memory
 from octavo.cli.terminal import ProgressBar
 from octavo.engine import hub
 from octavo.errors import OctavoError
+from octavo.explain import amount
 from octavo.simulation import charts, table
 from octavo.simulation.pools import Pool, settings
+
+_PAGE_BYTES, _TOKEN_BYTES = 72, 24  # of this process, measured: a page in use, a prompt's token
 
 
 def add_to(commands: Any) -> None:
@@ -31,6 +35,8 @@ def run(options: argparse.Namespace) -> None:
     model = _time_model(options)
     trace = _trace(options)
     prepared = list(_settings(options, trace, sweep, values))
+    for setting in prepared:
+        _require_room(trace, setting, serial=model is None)
     try:
         runs = list(_runs(trace, prepared, model))
     except MemoryError as error:
@@ -38,6 +44,20 @@ def run(options: argparse.Namespace) -> None:
             raise
         raise arguments.CommandError("this machine has too little memory to simulate it") from error
     _show(options, trace, runs, sweep, model)
+
+
+def _require_room(trace: simulation.Trace, setting: simulation.Setting, *, serial: bool) -> None:
+    """Refuse what this machine cannot count: the system would end the process without a word."""
+    there = machine_memory()
+    lengths = (each.serial_length if serial else each.length for each in trace.requests)
+    longest = max((length for length in lengths if length <= setting.longest), default=0)
+    pages = setting.replicas * setting.plan.usable_pages
+    need = _PAGE_BYTES * pages + _TOKEN_BYTES * longest
+    if there is not None and need > there:
+        raise arguments.CommandError(
+            f"{setting.label}: to simulate {pages:,} pages and the longest request takes about "
+            f"{amount(need)} of memory, this machine has {amount(there)}"
+        )
 
 
 def _sweep(options: argparse.Namespace) -> tuple[Any, list[str]]:

@@ -1,6 +1,7 @@
 """What ``octavo simulate`` can be asked: the options of its parser, group by group."""
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from octavo import simulation
@@ -19,7 +20,7 @@ tells what is simulated and what is not, and names the keys of --json."""
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """The command's parser, added to ``commands``."""
-    parser = commands.add_parser(
+    parser: argparse.ArgumentParser = commands.add_parser(
         "simulate",
         help="replay traffic on the cache",
         description=_DESCRIPTION,
@@ -109,7 +110,7 @@ def _add_time(group: Any) -> None:
     )
     group.add_argument(
         "--step-ms",
-        type=arguments.temperature,
+        type=_number(0, 1e6),
         default=1000 * _MODEL.step_seconds,
         metavar="MS",
         help="milliseconds of every step (default: %(default)g)",
@@ -120,7 +121,7 @@ def _add_time(group: Any) -> None:
     ):
         group.add_argument(
             f"--{name}-rate",
-            type=_rate,
+            type=_number(1e-3, 1e12),
             default=getattr(_MODEL, f"{name}_rate"),
             metavar="N",
             help=f"{help_text} (default: %(default)g)",
@@ -154,7 +155,7 @@ def _add_requests(group: Any) -> None:
     )
     group.add_argument(
         "--rate",
-        type=_rate,
+        type=_number(1e-3, 1e12),
         default=4.0,
         metavar="R",
         help="generated requests a second (default: %(default)g)",
@@ -174,8 +175,13 @@ def _add_output(group: Any) -> None:
     group.add_argument("--png", metavar="FILE", help="write the curves as a picture")
 
 
-def _rate(text: str) -> float:
-    value = arguments.temperature(text)
-    if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+def _number(low: float, high: float) -> Callable[[str], float]:
+    """A converter for a number from ``low`` to ``high``."""
+
+    def convert(text: str) -> float:
+        value = arguments.temperature(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {low:g} to {high:g}")
+        return value
+
+    return convert

@@ -82,7 +82,7 @@ def replay(trace: Trace, setting: Setting, progress: Progress | None = None) -> 
     router = find_router(setting.router)
     refused = 0
     for done, request in enumerate(trace.requests, start=1):
-        if not setting.holds(request.serial_length):
+        if request.serial_length > setting.longest:
             refused += 1  # before its ids are made: there may be very many
         else:
             length = request.serial_length

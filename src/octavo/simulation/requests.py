@@ -64,7 +64,10 @@ class Request:
         """Ids for the replay one by one: of hash ids 512 each and a token of its own behind."""
         if self.blocks is None:
             return self.prompt()
-        return np.append(block_tokens(self.blocks), np.int32(self.own))
+        tokens = np.empty(self.serial_length, np.int32)
+        block_tokens(self.blocks, tokens[:-1])
+        tokens[-1] = self.own
+        return tokens
 
     @property
     def serial_length(self) -> int:
@@ -76,12 +79,17 @@ class Request:
         return np.full(1, self.own, np.int32) if self.output is None else self.output
 
 
-def block_tokens(blocks: Ints) -> Ints:
+def block_tokens(blocks: Ints, out: Ints | None = None) -> Ints:
     """512 ids a block: two different blocks differ in each of them, equal blocks in none.
 
-    Up to 2**22 requests and blocks no id stands at two offsets either. O(tokens).
+    Up to 2**22 requests and blocks no id stands at two offsets either. Written into ``out`` where
+    it is given. O(tokens).
     """
-    return ((blocks[:, None] + _OFFSETS) & _MASK).ravel()
+    tokens = np.empty(blocks.size * BLOCK, np.int32) if out is None else out
+    rows = tokens.reshape(-1, BLOCK)
+    np.add(blocks[:, None], _OFFSETS, out=rows)
+    np.bitwise_and(rows, _MASK, out=rows)
+    return tokens
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from octavo.cache import Cache
@@ -40,10 +41,10 @@ class Setting:
         find_router(self.router)
         check_int("replicas", self.replicas, 1)
 
-    def holds(self, length: int) -> bool:
-        """Whether one sequence of ``length`` tokens fits into an empty replica. O(groups)."""
-        longest = self.plan.tokens if self.plan.max_length is None else self.plan.max_length
-        return length <= longest and self.plan.max_sequences(length) >= 1
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that fits into an empty replica."""
+        return self.plan.max_length_for(1)
 
     def cache(self, lengths: Iterable[int], max_sequences: int) -> Cache:
         """An empty cache of one replica, with tables as wide as the longest length that it holds.
@@ -51,7 +52,7 @@ class Setting:
         Raises:
             PlanError: the plan cannot make a cache.
         """
-        longest = max(filter(self.holds, lengths), default=1)
+        longest = max((n for n in lengths if n <= self.longest), default=1)
         return Cache(self.plan, max_sequences=max_sequences, max_length=longest, policy=self.policy)
 
     def to_dict(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def serve(
     for done, request in enumerate(trace.requests, start=1):
         for server in servers:
             server.run_until(request.arrival)
-        if not setting.holds(request.length):
+        if request.length > setting.longest:
             refused += 1
         else:
             jobs.append(job := Job(request))
