@@ -205,3 +205,14 @@ def test_windows_and_states(pages):
     assert 40 == run.whole.served + run.whole.refused
     assert sum(job.finished is not None for job in run.jobs) == run.whole.served
     assert run.whole.cached_tokens > 0 or pages == 200
+
+
+def test_without_overlap_it_hits_what_serial_replay_hits():
+    """Requests far apart, and answers that no prompt repeats: time changes nothing."""
+    trace = generate("system-prompt", 60, rate=0.01)
+    setting = _setting(trace.most_pages(16, serial=False))
+
+    assert (
+        replay(trace, setting).whole.cached_tokens
+        == serve(trace, setting, MODEL).whole.cached_tokens
+    )

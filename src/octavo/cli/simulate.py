@@ -19,7 +19,7 @@ from octavo.explain import amount
 from octavo.simulation import charts, table
 from octavo.simulation.pools import Pool, settings
 
-_PAGE_BYTES, _TOKEN_BYTES = 72, 24  # of this process, measured: a page in use, a prompt's token
+_PAGE_BYTES, _TOKEN_BYTES = 80, 24  # of this process, measured: a page in use, a prompt's token
 
 
 def add_to(commands: Any) -> None:
