@@ -42,7 +42,7 @@ class Server:
         self._prefilling: list[Job] = []  # oldest first
         self._rows = Rows(self.cache, answers)
         self._begun, self._ended = list[Job](), list[Job]()  # in this step
-        self._full = False
+        self._full, self._evicted = False, 0
 
     def add(self, job: Job) -> None:
         """Queue a request that has arrived. O(1)."""
@@ -134,12 +134,11 @@ class Server:
 
     def _decode(self) -> int:
         """One token of every row that decodes; returns how many do."""
-        before = self.cache.stats().evicted
         step = self._reserve()
         if step is None:
             return 0
         self.cache.commit(step, self._rows.tokens())
-        self.tally.evicted["decode"] += self.cache.stats().evicted - before
+        self._account("decode")
         count = len(self._rows)
         self._count(count)
         self.tally.output_tokens += count
@@ -160,12 +159,13 @@ class Server:
 
     def _prefill(self, budget: int) -> int:
         """Chunks of prompts, oldest first; returns the tokens computed."""
-        before, left = self.cache.stats().evicted, budget
+        left = budget
         for job in list(self._prefilling):
             if left and not job.sequence.preempted:
                 left -= self._chunk(job, left)
-        self.tally.evicted["prefill"] += self.cache.stats().evicted - before
-        self._count(budget - left)
+        if left < budget:
+            self._account("prefill")
+            self._count(budget - left)
         return budget - left
 
     def _chunk(self, job: Job, most: int) -> int:
@@ -214,6 +214,12 @@ class Server:
             self._end(job)
         else:
             self._rows.add(job)
+
+    def _account(self, taker: str) -> None:
+        """Pages that have been evicted since the last call went to ``taker``."""
+        evicted = self.cache.stats().evicted
+        self.tally.evicted[taker] += evicted - self._evicted
+        self._evicted = evicted
 
     def _count(self, tokens: int) -> None:
         self.tally.computed_tokens += tokens
