@@ -12,6 +12,7 @@ INTRODUCTION = """\
 # The command line
 
 `octavo` comes with `pip install '.[engine]'` in a checkout; `octavo plan` needs NumPy alone.
+So does `octavo simulate`, but for its pictures: `pip install '.[simulate]'`.
 Answers go to stdout, everything else to stderr.
 Exit codes: 0 done, 1 failed, 2 misused; what went wrong is one line.
 

@@ -24,6 +24,7 @@ says in its message which field is wrong, what it held and what would be right.
     ├── PlanError (ValueError)              field, value
     │   └── BudgetTooSmall (MemoryError)    need, have
     ├── SamplingError (ValueError)          field, value
+    ├── TraceError (ValueError)             path, line
     ├── UnsupportedModel (ValueError)       what, why
     └── ModelError (OSError)                path
         └── PullError
@@ -236,6 +237,20 @@ class SamplingError(OctavoError, ValueError):
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
         super().__init__(f"{field} is {value!r}; {right}")
+
+
+class TraceError(OctavoError, ValueError):
+    """A file of requests cannot be read as one.
+
+    Attributes:
+        path: the file.
+        line: number of the line that is malformed; None: the file as a whole.
+    """
+
+    def __init__(self, path: object, line: int | None, why: str) -> None:
+        self.path, self.line = path, line
+        where = "" if line is None else f"line {line}: "
+        super().__init__(f"{path}: {where}{why}")
 
 
 class UnsupportedModel(OctavoError, ValueError):

@@ -2,13 +2,13 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from typing import Any
 
 import octavo
 from octavo.cli import arguments, pull, report
+from octavo.cli.machine import machine_memory
 from octavo.cli.terminal import Answers
 from octavo.engine import hub, text
 from octavo.explain import amount
@@ -140,11 +140,8 @@ def run(options: argparse.Namespace) -> None:
 
 def _require_memory(wanted: int) -> None:
     """Refuse a cache larger than the machine: the system might promise it and not keep that."""
-    try:
-        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not every system tells
-        return
-    if wanted > there:
+    there = machine_memory()
+    if there is not None and wanted > there:
         raise arguments.CommandError(
             f"--memory asks for {amount(wanted)} of cache, this machine has {amount(there)}"
         )

@@ -12,24 +12,30 @@ _HEADER = 60
 
 
 class ProgressBar:
-    """Shows one stage after another: as a bar on a terminal, as one line a stage elsewhere."""
+    """Shows one stage after another: as a bar on a terminal, as one line a stage elsewhere.
 
-    def __init__(self, name: str, stream: TextIO | None = None) -> None:
-        self._name = name
+    Args:
+        name: what stands before the stages.
+        stream: where; None: stderr.
+        unit: what is counted; None: bytes, shown in MB.
+    """
+
+    def __init__(self, name: str, stream: TextIO | None = None, unit: str | None = None) -> None:
+        self._name, self._unit = name, unit
         self._stream = stream or sys.stderr
         self._stage = ""
         self._drawn = False
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` bytes of ``stage`` are done (0: not known)."""
+        """Show that ``done`` of ``total`` bytes or units of ``stage`` are done (0: not known)."""
         terminal = self._stream.isatty()
         if stage != self._stage:
             self.close()
             self._stage = stage
             if not terminal:
-                self._stream.write(f"{self._name}: {stage}{_megabytes(total)}\n")
+                self._stream.write(f"{self._name}: {stage}{self._amount(total)}\n")
         if terminal:
-            self._stream.write(f"\r\x1b[K{self._name}: {stage}{_bar(done, total)}")
+            self._stream.write(f"\r\x1b[K{self._name}: {stage}{self._bar(done, total)}")
             self._drawn = True
         self._stream.flush()
 
@@ -39,17 +45,19 @@ class ProgressBar:
             self._stream.write("\n")
             self._drawn = False
 
+    def _amount(self, total: int) -> str:
+        if not total:
+            return ""
+        return f" {total / 1e6:.0f} MB" if self._unit is None else f" {total:,} {self._unit}"
 
-def _megabytes(total: int) -> str:
-    return f" {total / 1e6:.0f} MB" if total else ""
-
-
-def _bar(done: int, total: int) -> str:
-    if not total:
-        return " ..."
-    filled = _BAR * done // total
-    bar = "#" * filled + "-" * (_BAR - filled)
-    return f" [{bar}] {done / 1e6:.1f} of {total / 1e6:.1f} MB"
+    def _bar(self, done: int, total: int) -> str:
+        if not total:
+            return " ..."
+        filled = _BAR * done // total
+        bar = "#" * filled + "-" * (_BAR - filled)
+        if self._unit is None:
+            return f" [{bar}] {done / 1e6:.1f} of {total / 1e6:.1f} MB"
+        return f" [{bar}] {done:,} of {total:,} {self._unit}"
 
 
 class Answers:

@@ -1,0 +1,30 @@
+"""Traffic replayed on the real `octavo.Cache`: what will it hit, evict, refuse, and how long wait.
+
+`read_trace` or `generate` make a `Trace`; `replay` runs it one request at a time, `serve` under a
+`TimeModel`; both return a `Run`. Needs NumPy alone; `octavo.simulation.charts` needs matplotlib.
+"""
+
+from octavo.simulation.clock import TimeModel
+from octavo.simulation.replay import replay
+from octavo.simulation.replicas import ROUTERS
+from octavo.simulation.report import Run, as_dict
+from octavo.simulation.requests import Request, Trace
+from octavo.simulation.settings import Setting
+from octavo.simulation.timing import serve
+from octavo.simulation.traces import read_trace
+from octavo.simulation.workloads import WORKLOADS, generate
+
+__all__ = [
+    "ROUTERS",
+    "WORKLOADS",
+    "Request",
+    "Run",
+    "Setting",
+    "TimeModel",
+    "Trace",
+    "as_dict",
+    "generate",
+    "read_trace",
+    "replay",
+    "serve",
+]

@@ -1,0 +1,68 @@
+"""What is simulated: a plan, an eviction policy, how many replicas, and how requests find them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from octavo.cache import Cache
+from octavo.planning import Plan
+from octavo.policies import find_policy
+from octavo.simulation.replicas import find_router
+from octavo.spec import check_int
+
+Progress = Callable[[int, int], None]
+"""Told how many requests of how many are done."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One configuration to run a trace on.
+
+    Attributes:
+        plan: of each replica.
+        policy: which page is given up first: ``lru`` or ``slru``.
+        replicas: how many caches share the requests.
+        router: ``round-robin``, ``least-loaded`` or ``prefix``.
+        label: what tells it from others of a sweep.
+
+    Raises:
+        PlanError: unknown policy or router. LengthError: ``replicas`` below 1.
+    """
+
+    plan: Plan
+    policy: str = "lru"
+    replicas: int = 1
+    router: str = "round-robin"
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        find_policy(self.policy)
+        find_router(self.router)
+        check_int("replicas", self.replicas, 1)
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that fits into an empty replica."""
+        return self.plan.max_length_for(1)
+
+    def cache(self, lengths: Iterable[int], max_sequences: int) -> Cache:
+        """An empty cache of one replica, with tables as wide as the longest length that it holds.
+
+        Raises:
+            PlanError: the plan cannot make a cache.
+        """
+        longest = max((n for n in lengths if n <= self.longest), default=1)
+        return Cache(self.plan, max_sequences=max_sequences, max_length=longest, policy=self.policy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration, as docs/simulate.md names it."""
+        return {
+            "label": self.label,
+            "page_size": self.plan.page_size,
+            "pages": self.plan.usable_pages,
+            "page_bytes": self.plan.page_bytes,
+            "policy": self.policy,
+            "replicas": self.replicas,
+            "router": self.router,
+        }

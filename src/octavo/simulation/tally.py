@@ -1,0 +1,93 @@
+"""What one replica has done: counts that grow while requests are served."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.cache import Cache
+from octavo.simulation.timeline import Timeline
+
+
+def share(part: float, whole: float) -> float:
+    """``part / whole`` to six decimals; 0 of nothing."""
+    return round(part / whole, 6) if whole else 0.0
+
+
+@dataclass
+class Tally:
+    """Counts of one replica.
+
+    Attributes:
+        served: requests that were admitted. refused: those that can never fit.
+        prompt_tokens, prompt_pages: tokens and full pages of all prompts served.
+        cached_tokens, cached_pages: those of them found in the cache at the first admission.
+        computed_tokens: positions computed. recomputed_tokens: those computed before.
+        output_tokens: tokens of answers.
+        evicted: published pages given up, by what took them: ``prefill`` or ``decode``.
+        preemptions: times a request lost its pages.
+        waits: requests for which there was no room when it was their turn.
+        peak_live: most pages held at once.
+        busy: seconds in steps.
+        timeline: use of the pages over seconds, or over requests.
+    """
+
+    served: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_pages: int = 0
+    cached_pages: int = 0
+    computed_tokens: int = 0
+    recomputed_tokens: int = 0
+    output_tokens: int = 0
+    evicted: dict[str, int] = field(default_factory=lambda: {"prefill": 0, "decode": 0})
+    preemptions: int = 0
+    waits: int = 0
+    peak_live: int = 0
+    busy: float = 0.0
+    timeline: Timeline = field(default_factory=lambda: Timeline(1.0))
+
+    def admitted(self, size: int, cached: int, page_size: int) -> None:
+        """A request came in: ``cached`` of its ``size`` tokens were found."""
+        self.served += 1
+        self.prompt_tokens += size
+        self.cached_tokens += cached
+        self.prompt_pages += size // page_size
+        self.cached_pages += cached // page_size
+
+    def close(self, cache: Cache) -> None:
+        """Take over what the cache has counted itself."""
+        stats = cache.stats()
+        self.preemptions, self.peak_live = stats.preemptions, stats.peak_live
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts, as docs/simulate.md names them; no samples."""
+        return {
+            "requests": self.served,
+            "refused": self.refused,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "hit_rate_tokens": share(self.cached_tokens, self.prompt_tokens),
+            "prompt_pages": self.prompt_pages,
+            "cached_pages": self.cached_pages,
+            "hit_rate_pages": share(self.cached_pages, self.prompt_pages),
+            "computed_tokens": self.computed_tokens,
+            "recomputed_tokens": self.recomputed_tokens,
+            "output_tokens": self.output_tokens,
+            "evictions": dict(self.evicted),
+            "preemptions": self.preemptions,
+            "admission_waits": self.waits,
+            "peak_pages": self.peak_live,
+        }
+
+
+_SUMMED = [name for name, kind in Tally.__annotations__.items() if kind is int]
+
+
+def total(tallies: list[Tally]) -> Tally:
+    """All replicas as one, without samples."""
+    whole = Tally(**{name: sum(getattr(each, name) for each in tallies) for name in _SUMMED})
+    for each in tallies:
+        whole.busy += each.busy
+        for reason, pages in each.evicted.items():
+            whole.evicted[reason] += pages
+    return whole

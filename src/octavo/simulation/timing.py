@@ -1,0 +1,56 @@
+"""A run of a trace under a model of time: arrivals, batching, answers, preemption."""
+
+import time
+from collections.abc import Sequence
+
+from octavo.simulation.clock import TimeModel
+from octavo.simulation.job import Job
+from octavo.simulation.replicas import find_router
+from octavo.simulation.report import Run
+from octavo.simulation.requests import Answers, Trace
+from octavo.simulation.server import Server
+from octavo.simulation.settings import Progress, Setting
+
+
+def serve(
+    trace: Trace, setting: Setting, model: TimeModel, progress: Progress | None = None
+) -> Run:
+    """Run a trace under a model of time, answers included.
+
+    Args:
+        trace: requests with their arrivals.
+        setting: what to run it on.
+        model: how long steps take.
+        progress: told after every arrival, then while the last requests run.
+
+    Raises:
+        PlanError: the plan cannot make a cache.
+
+    Cost: about 0.1 ms a step and 10 us more a chunk of 128 pages.
+    """
+    began = time.process_time()
+    answers, router = Answers(trace.requests), find_router(setting.router)
+    lengths = [request.length for request in trace.requests]
+    caches = [setting.cache(lengths, model.max_sequences) for _ in range(setting.replicas)]
+    servers = [Server(cache, model, answers) for cache in caches]
+    jobs, refused = list[Job](), 0
+    for done, request in enumerate(trace.requests, start=1):
+        for server in servers:
+            server.run_until(request.arrival)
+        if request.length > setting.longest:
+            refused += 1
+        else:
+            jobs.append(job := Job(request))
+            servers[router.choose(servers, request.input_length, request.prompt)].add(job)
+        if progress is not None:
+            progress(done, len(trace.requests))
+    _finish(servers)
+    spent = time.process_time() - began
+    return Run(setting, [server.tally for server in servers], refused, jobs, seconds=spent)
+
+
+def _finish(servers: Sequence[Server]) -> None:
+    """Run until nothing is left to do."""
+    for server in servers:
+        server.run_until(float("inf"))
+        server.tally.close(server.cache)
