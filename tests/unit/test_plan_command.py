@@ -141,7 +141,7 @@ def test_what_cannot_be_compared_says_why(plan):
         (["--memory", "1MiB", "--max-len", "9" * 30], 2, "max_length is 9999"),
         (["--memory", "1MiB", "--max-len", 10**6], 1, "at least"),
         (["--memory", "1MiB", "--pp", 7], 2, "pp is 7; it must be an int of at least 1"),
-        (["--memory", "1MiB", "--mtp", 1], 1, "mtp is 1; it must be an int of at least 0"),
+        (["--memory", "1MiB", "--mtp", 1], 1, "mtp is 1; it must be 0"),
         (["--memory", "1MiB", "--utilization", "2"], 2, "utilization is '2'; it must be above 0"),
         (["--memory", "1MiB", "--scales", "head"], 2, "bf16 is not quantised and has no scales"),
         (["--memory", "1MiB", "--max-seqs", 10**18], 2, "more pages than an int32 can number"),
