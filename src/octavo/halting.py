@@ -86,7 +86,8 @@ class Halter:
         for row in alone:
             self._committer.check(row, later=row.sequence in later)
         filled = self._advance(news, together)
-        grown, cut = self._committer.learn(alone, later)
+        cut = set[int]()
+        grown = self._committer.learn(alone, later, cut)
         if kept is not None:
             self._cut(news, together, cut)
         published, repointed = self._committer.publish(alone, grown, later, filled)
@@ -236,7 +237,7 @@ class Halter:
         """Give back the slots of positions that are not kept.
 
         Args:
-            alone: rows that were counted alone and are to be cut.
+            alone: rows that were counted alone and have pages to give back.
         """
         step, cut = news.step, self._shorter(news)
         if together is not None:
