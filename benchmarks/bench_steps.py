@@ -20,7 +20,7 @@ from machine import machine_line
 from octavo import Attention, Batch, Cache, Plan, Sequence
 from octavo.spec import LayerKind
 
-BOUND = 12.0
+BOUND = 10.0
 ROWS, TOKENS, STEPS, PAGE_SIZE, DRAFTS, CHUNK = 256, 512, 64, 16, 4, 128
 FULL = Attention(1, 1, 1)
 ONE: dict[str, LayerKind] = {"full": FULL}

@@ -96,27 +96,29 @@ class Committer:
 
         Cost: O(rows + new tokens).
         """
-        grown, cut = self.learn(rows, later)
+        cut = set[int]()
+        grown = self.learn(rows, later, cut)
         if cut:
             shorter = [row for row in rows if row.at in cut]
             ends = np.array([(row.computed, row.context) for row in shorter], np.int64)
             self.retreat.cut(stands(row.sequence for row in shorter), ends[:, 0], ends[:, 1])
-        published, repointed = self.publish(rows, grown, later)
-        moved = (row.sequence for row in rows if row.context > row.past)
-        sliding = stands(filter(self.slider.slides, moved)) if self._ledger.sliding else []
+        published, repointed = self.publish(rows, grown, later) if any(grown) else (0, [])
+        sliding = []
+        if self._ledger.sliding:
+            moved = (row.sequence for row in rows if row.context > row.past)
+            sliding = stands(filter(self.slider.slides, moved))
         return self.finish(step, published, repointed, sliding)
 
-    def learn(
-        self, rows: Items[Row], later: Collection[Sequence]
-    ) -> tuple[list[int], Collection[int]]:
+    def learn(self, rows: Items[Row], later: Collection[Sequence], cut: set[int]) -> list[int]:
         """Learn what checked rows are told and count what they computed. O(rows + tokens).
 
+        Args:
+            cut: where to enter rows that have pages to give back, by their number in the step.
+
         Returns:
-            (new columns of each that stand in the prefix index, those to be cut by their number in
-            the step).
+            New columns of each that stand in the prefix index.
         """
-        cut = set[int]()
-        return [self._learn(row, later, cut) for row in rows], cut
+        return [self._learn(row, later, cut) for row in rows]
 
     def publish(
         self,
@@ -184,7 +186,8 @@ class Committer:
         if row.computed < row.context:
             numbers.scheduled[at] = row.computed
             sequence._aim()
-            cut.add(row.at)
+            if self._ledger.columns(row.computed) < self._ledger.columns(row.context):
+                cut.add(row.at)
 
     def _span(self, sequence: Sequence, computed: int) -> int:
         """Columns of ``sequence`` that stand in the prefix index. O(media)."""

@@ -86,7 +86,8 @@ class Halter:
         for row in alone:
             self._committer.check(row, later=row.sequence in later)
         filled = self._advance(news, together)
-        grown, cut = self._committer.learn(alone, later)
+        cut = set[int]()
+        grown = self._committer.learn(alone, later, cut)
         if kept is not None:
             self._cut(news, together, cut)
         published, repointed = self._committer.publish(alone, grown, later, filled)
@@ -111,7 +112,7 @@ class Halter:
     def _sliding(self, stride: Stride, batch: Batch) -> list[Stand]:
         """Rows whose windows may have to slide after a step of a stride has ended."""
         places, size = self._committer.slider.places, self._ledger.page_size
-        if places is None or stride.ended == 1:
+        if places is None:
             return [Stand(batch._rows, self._constants.rows[: stride.past.size], batch)]
         buckets = [stride.computed_to(place, size) for place in places]
         return [Stand(batch._rows, bucket.rows, batch) for bucket in buckets if bucket.listed]
@@ -156,7 +157,7 @@ class Halter:
         rows, numbers, size = news.step._batch._rows, news.numbers, self._ledger.page_size
         counts, known, full = news.told.counts, news.known, news.full
         after = known + counts
-        good: Bools = (after <= (full + 1) * size) | (counts == 0) & (full == news.begun)
+        good: Bools = (after <= (full + 1) * size) | (counts == 0)
         good &= (after <= rows.limit[numbers]) & (news.ends <= after)
         if np.count_nonzero(full > news.begun):
             good &= (full == news.begun) | (full == news.begun + 1) & (known <= full * size)
@@ -236,7 +237,7 @@ class Halter:
         """Give back the slots of positions that are not kept.
 
         Args:
-            alone: rows that were counted alone and are to be cut.
+            alone: rows that were counted alone and have pages to give back.
         """
         step, cut = news.step, self._shorter(news)
         if together is not None:

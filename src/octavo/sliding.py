@@ -28,8 +28,8 @@ class Slider:
         ledger: what the cache owns.
 
     Attributes:
-        places: a row that goes on by one position and whose windows have slid before has something
-            to give back only where it comes to one of these places of a page; None: anywhere.
+        places: a row that goes on by one position has something to give back only where it comes
+            to one of these places of a page; None: anywhere.
     """
 
     def __init__(self, ledger: Ledger) -> None:

@@ -36,7 +36,6 @@ class Stride:
         slots: by group, int32[n], of the newest step.
         width: columns of the longest row.
         room: ids every row may still learn.
-        extended, ended: steps made after the first, and steps ended.
     """
 
     def __init__(
@@ -51,12 +50,12 @@ class Stride:
         self.past, self.tails, self.slots = step.past.copy(), tails, slots
         self.ids = step.input_ids
         self._sequences, self._buckets = step.sequences, list[Bucket]()
-        self.extended = self.ended = 0
+        self.extended = self._ended = 0
 
     def bucket(self, offset: int, size: int) -> Bucket:
         """Rows whose first step began at place ``offset`` of a page. O(rows) once, then O(1)."""
         if not self._buckets:
-            places = (self.tails - self.ended) % size
+            places = (self.tails - self._ended) % size
             self._buckets = [self._bucket((places == place).nonzero()[0]) for place in range(size)]
         return self._buckets[offset % size]
 
@@ -66,11 +65,11 @@ class Stride:
 
     def filling(self, size: int) -> Bucket:
         """Rows that fill a page with the oldest open step."""
-        return self.bucket(size - 1 - self.ended, size)
+        return self.bucket(size - 1 - self._ended, size)
 
     def computed_to(self, place: int, size: int) -> Bucket:
         """Rows that have computed all before ``place`` of a page, by the steps that ended."""
-        return self.bucket(place - self.ended, size)
+        return self.bucket(place - self._ended, size)
 
     def end(self, ids: Ints, filled: Bucket, size: int) -> None:
         """The oldest step ends: each row learned one of ``ids``."""
@@ -79,7 +78,7 @@ class Stride:
             self.tails[filled.rows] -= size
         self.ids = ids.copy()
         self.steps.pop(0)
-        self.ended += 1
+        self._ended += 1
         self.room -= 1
 
 
@@ -110,7 +109,7 @@ class Strider:
         """
         stride = batch._stride
         lead = len(stride.steps)
-        if lead > ahead or lead >= stride.room or self._promises.sequences:
+        if lead > ahead or lead >= stride.room:
             return None
         if self._ledger.state_groups and (lead or self._is_stopping(batch, stride)):
             return None
@@ -139,9 +138,10 @@ class Strider:
         """A new page in every group for each row that begins one."""
         ledger, rows, size = self._ledger, batch._rows, self._ledger.page_size
         needs = [turning.size * times for times in self._has_tokens]
-        if sum(needs) > ledger.pool.free:
-            ledger.require(needs, None)
-        taken, fresh = ledger.take_all(needs, None), {}
+        owed = self._owed(batch)
+        if owed is not None or sum(needs) > ledger.pool.free:
+            ledger.require(needs, owed)
+        taken, fresh = ledger.take_all(needs, owed), {}
         columns = rows.scheduled[turning] // size
         stride.width = max(stride.width, int(np.maximum.reduce(columns)) + 1)
         for group, pages in taken.items():
@@ -152,6 +152,13 @@ class Strider:
             batch._note(group, turning, columns, pages)
             fresh[ledger.names[group]] = pages
         return fresh
+
+    def _owed(self, batch: Batch) -> list[int] | None:
+        """Pages by group owed to guaranteed sequences after the next step; None: nothing."""
+        if not self._promises.sequences:
+            return None
+        guaranteed = self._promises.sequences.values()
+        return self._promises.owed({s: s.scheduled + 1 for s in guaranteed if s._batch is batch})
 
     def _view(self, batch: Batch, stride: Stride, group: int, ones: Ints) -> View:
         ledger, n = self._ledger, ones.size
