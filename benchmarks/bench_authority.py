@@ -41,15 +41,15 @@ class Row(NamedTuple):
 
 
 TITLES = {
-    "unique": Row("admit 1,024 new tokens, us", 50, 1),
-    "shared": Row("admit 1,024 published tokens and 64 new, us", 40, 0),
+    "unique": Row("admit 1,024 new tokens, us", 50, 1.5),
+    "shared": Row("admit 1,024 published tokens and 64 new, us", 40, 1),
     "decode": Row("decode step of 256 sequences, us a sequence", 0.12, 10),
     "finish": Row("finish a sequence of 1,152 tokens, us", 7, 0),
-    "churn": Row("turn of a conversation, small pool, us", 90, 0),
-    "pool_100k": Row("build a pool of 100,000 pages, ms", 1.5, 20, 1e-3),
+    "churn": Row("turn of a conversation, small pool, us", 90, 1),
+    "pool_100k": Row("build a pool of 100,000 pages, ms", 1.5, 10, 1e-3),
     "pool_1m": Row("build a pool of 1,000,000 pages, ms", 15, 20, 1e-3),
 }
-SLOTS = [(4_096, 16, 10), (32_768, 16, 10), (4_096, 256, 10), (32_768, 256, 10), (1, 256, 0)]
+SLOTS = [(4_096, 16, 10), (32_768, 16, 10), (4_096, 256, 5), (32_768, 256, 10), (1, 256, 0)]
 
 
 class Vllm:

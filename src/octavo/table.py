@@ -50,14 +50,17 @@ def slot_mapping(
             return _single(page * page_size + start % page_size, out)
     except (TypeError, ValueError):  # told apart below
         pass
-    if not hasattr(pages, "__len__") or not np.ndim(pages):
-        raise LengthError("pages", pages, None, None, "a list or array of physical pages")
+    try:
+        held = len(pages)
+    except TypeError:
+        right = "a list or array of physical pages"
+        raise LengthError("pages", pages, None, None, right) from None
     page_size = check_int("page_size", page_size, 1)
     start, stop = check_int("start", start, -_MAX_SLOT), check_int("stop", stop, -_MAX_SLOT)
-    if not 0 <= start <= stop <= len(pages) * page_size:
-        low, high = (0, stop) if start > stop or start < 0 else (start, len(pages) * page_size)
+    if not 0 <= start <= stop <= held * page_size:
+        low, high = (0, stop) if start > stop or start < 0 else (start, held * page_size)
         name, value = ("start", start) if start > stop or start < 0 else ("stop", stop)
-        raise LengthError(name, value, low, high, f"{len(pages)} pages of {page_size}")
+        raise LengthError(name, value, low, high, f"{held} pages of {page_size}")
     count = stop - start
     if out is not None:
         _check_out(out, count)
