@@ -59,14 +59,14 @@ class Capacity:
     def _further(self, sequence: Sequence, limit: int, group: int, wanted: int) -> int:
         """Pages it must take: of windows fewer, as what it alone holds comes free as it goes on."""
         ledger = self._ledger
+        new = max(0, ledger.columns(limit) - ledger.columns(sequence.scheduled))
+        if group in ledger.token_groups and group not in ledger.sliding:
+            return new
         pages = sequence._rows.held(sequence._row, group)
         if group not in ledger.token_groups:
             return max(0, wanted - pages.size)
-        new = max(0, ledger.columns(limit) - ledger.columns(sequence.scheduled))
-        if group in ledger.sliding:
-            own = int((ledger.pool.state(group)[0][pages] == 1).sum())
-            return min(new, max(0, wanted - own))
-        return new
+        own = int((ledger.pool.state(group)[0][pages] == 1).sum())
+        return min(new, max(0, wanted - own))
 
     def asked_for(self, ids: Ints, limit: int, identity: Identity) -> Asked:
         """A prompt that is to run to ``limit``. O(len(ids))."""

@@ -67,7 +67,8 @@ def shared_columns(ledger: Ledger, sequence: Sequence) -> list[int]:
     for group in ledger.token_groups if ledger.state_groups else ():
         refs, _ = ledger.pool.state(group)
         held = sequence._rows.held(sequence._row, group)
-        dropped = ledger.columns(sequence.scheduled) - held.size
+        first = int(sequence._rows.first[group][sequence._row])
+        dropped = first - min(first, ledger.sink_columns(group))
         counts[group] = dropped + int((refs[held] > 1).sum())
     return counts
 
