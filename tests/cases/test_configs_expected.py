@@ -242,5 +242,5 @@ def test_whisper_attends_to_a_recording():
         }
     )
 
-    assert ((Attention(20, 64, 64), Cross(20, 64, 64)),) * 4 == spec.layers
+    assert ((Attention(20, 64, 64), Cross(20, 64, 64, 1500)),) * 4 == spec.layers
     assert 448 == spec.max_length

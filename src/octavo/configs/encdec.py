@@ -9,16 +9,21 @@ from octavo.errors import ConfigError
 from octavo.spec import Attention, Cross, Layer
 
 
-def _both(layers: int, kv_heads: int, dim: int) -> list[Layer]:
+def _both(layers: int, kv_heads: int, dim: int, length: int | None = None) -> list[Layer]:
     """Attention to the decoder's own tokens beside attention to the encoded input."""
-    return [(Attention(kv_heads, dim, dim), Cross(kv_heads, dim, dim))] * layers
+    return [(Attention(kv_heads, dim, dim), Cross(kv_heads, dim, dim, length))] * layers
 
 
-def bart(fields: Fields) -> list[Layer]:
+def whisper(fields: Fields) -> list[Layer]:
+    """As bart; every recording is padded to as many positions as the encoder has."""
+    return bart(fields, fields.count("max_source_positions", default=1500))
+
+
+def bart(fields: Fields, length: int | None = None) -> list[Layer]:
     """``decoder_layers`` layers with ``decoder_attention_heads`` heads, none of them shared."""
     heads = fields.count("decoder_attention_heads")
     dim = fields.divide("d_model", fields.width, heads)
-    return _both(fields.layer_count("decoder_layers"), heads, dim)
+    return _both(fields.layer_count("decoder_layers"), heads, dim, length)
 
 
 def t5(fields: Fields) -> list[Layer]:

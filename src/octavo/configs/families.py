@@ -370,7 +370,7 @@ _ENCODER_DECODER = {
     "t5": _t5(6, 512, 8),
     "trocr": _bart(12, 1024, 16, 512),
     "umt5": _t5(8, 512, 6),
-    "whisper": _bart(4, 384, 6, 448),
+    "whisper": _bart(4, 384, 6, 448)._replace(read=encdec.whisper),
 }
 
 _SPEECH = {"csm": row(speech.csm, (16, 2048, 32, 8, None, 2048))}
