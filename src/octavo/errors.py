@@ -33,6 +33,16 @@ says in its message which field is wrong, what it held and what would be right.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_LONGEST = 120  # characters of a value that a message quotes
+
+
+def _said(value: object) -> str:
+    """``value`` as a message quotes it: not all of it where it is long."""
+    text = repr(value)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[: _LONGEST // 2]} ... ({len(text):,} characters)"
+
 
 class OctavoError(Exception):
     """Base of every error octavo raises on purpose."""
@@ -129,7 +139,7 @@ class LengthError(OctavoError, ValueError):
     ) -> None:
         self.name, self.value, self.low, self.high = name, value, low, high
         tail = f" ({why})" if why else ""
-        super().__init__(f"{name} is {value!r}; {_range(low, high)}{tail}")
+        super().__init__(f"{name} is {_said(value)}; {_range(low, high)}{tail}")
 
 
 def _range(low: int | None, high: int | None) -> str:
@@ -145,7 +155,7 @@ class TokenError(OctavoError, ValueError):
 
     def __init__(self, index: int, value: object, high: int = 2**31 - 1) -> None:
         self.index, self.value = index, value
-        super().__init__(f"token {index} is {value!r}; token ids are ints in 0..{high}")
+        super().__init__(f"token {index} is {_said(value)}; token ids are ints in 0..{high}")
 
 
 class StepError(OctavoError, RuntimeError):
@@ -179,7 +189,7 @@ class IdentityError(OctavoError, ValueError):
 
     def __init__(self, name: str, value: object, right: str) -> None:
         self.name, self.value = name, value
-        super().__init__(f"{name} is {value!r}; {right}")
+        super().__init__(f"{name} is {_said(value)}; {right}")
 
 
 class ConfigError(OctavoError, ValueError):
@@ -187,7 +197,7 @@ class ConfigError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"config field {field} is {value!r}; {right}")
+        super().__init__(f"config field {field} is {_said(value)}; {right}")
 
 
 class UnknownArchitecture(ConfigError):
@@ -215,7 +225,7 @@ class PlanError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"{field} is {value!r}; {right}")
+        super().__init__(f"{field} is {_said(value)}; {right}")
 
 
 class BudgetTooSmall(PlanError, MemoryError):
@@ -236,7 +246,7 @@ class SamplingError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"{field} is {value!r}; {right}")
+        super().__init__(f"{field} is {_said(value)}; {right}")
 
 
 class TraceError(OctavoError, ValueError):

@@ -242,6 +242,16 @@ def _kinds(item: Any) -> tuple[Any, ...]:
     return item if isinstance(item, tuple) else (item,)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which no key stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ConfigError(twice, found[twice], "it stands twice in the file")
+    return found
+
+
 _MAX_CONFIG_BYTES = 64 * 2**20
 
 
@@ -263,7 +273,7 @@ def load_config(path: str | PathLike[str]) -> dict[str, Any]:
         if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_CONFIG_BYTES:
             right = f"it must be a regular file of at most {_MAX_CONFIG_BYTES} bytes"
             raise ConfigError("path", str(file), right)
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_once)
     except OSError as error:
         raise ConfigError("path", str(file), error.strerror or "cannot be read") from None
     except (ValueError, RecursionError) as error:

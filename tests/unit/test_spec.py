@@ -168,3 +168,18 @@ def test_only_regular_files_of_a_sane_size_are_read(tmp_path):
     for path in (tmp_path / "loop", "x" * 300, "a\0b"):
         with pytest.raises(ConfigError, match="config field path"):
             ModelSpec.from_config(path)
+
+
+def test_a_key_that_stands_twice(tmp_path):
+    """Which of them holds would be a guess."""
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "llama", "hidden_size": 8, "hidden_size": 16}', "utf-8")
+    with pytest.raises(ConfigError, match="hidden_size is 16; it stands twice"):
+        ModelSpec.from_config(file)
+
+
+def test_long_values_are_not_quoted_whole():
+    """A message stays one line that can be read."""
+    with pytest.raises(ConfigError) as caught:
+        ModelSpec.from_config({"model_type": "llama", "hidden_size": "x" * 10_000})
+    assert len(str(caught.value)) < 300
