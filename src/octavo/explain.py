@@ -45,16 +45,22 @@ def terms(plan: Plan) -> list[Line]:
     ]
 
 
-def amount(size: int) -> str:
+def amount(size: int, *, up: bool = False) -> str:
     """``size`` bytes in the largest binary unit of which there is at least one.
 
-    In integers, so that no size is too large; to the nearest hundredth. O(1).
+    In integers, so that no size is too large; to the nearest hundredth, or ``up`` to one. O(1).
     """
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= unit:
-            whole, part = divmod((200 * size + unit) // (2 * unit), 100)
+            rounded = -(-100 * size // unit) if up else (200 * size + unit) // (2 * unit)
+            whole, part = divmod(rounded, 100)
             return f"{whole}.{part:02}".rstrip("0").rstrip(".") + f" {name}"
     return f"{size} bytes"
+
+
+def enough(size: int) -> str:
+    """At least ``size`` bytes as text to type: read again it is no less. O(1)."""
+    return amount(size, up=True).replace(" ", "")
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

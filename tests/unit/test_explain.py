@@ -4,7 +4,8 @@ import pytest
 
 import octavo
 from octavo import Attention, ModelSpec, Plan
-from octavo.explain import amount
+from octavo.budget import parse_memory
+from octavo.explain import amount, enough
 from octavo.spec import Latent, State
 
 
@@ -28,6 +29,15 @@ from octavo.spec import Latent, State
 def test_amounts_in_binary_units(size, text):
     """The largest unit of which there is one, without zeros nobody needs."""
     assert text == amount(size)
+
+
+@pytest.mark.parametrize("size", [1, 1023, 1025, 2**20 - 1, 2**20 + 1, 65_618_720_996, 2**40 + 1])
+def test_an_amount_to_type_is_enough(size):
+    """Rounded up, by less than a hundredth of its unit: what is read again is no less."""
+    again = parse_memory(enough(size).removesuffix("bytes"))
+
+    assert size <= again <= size + max(size // 100, 1)
+    assert amount(again) == amount(again, up=True)
 
 
 def test_explanation_of_a_model():

@@ -1,6 +1,7 @@
 """``octavo plan CONFIG``: what fits into a memory, and where each byte goes. Needs no PyTorch."""
 
 import argparse
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import octavo
 from octavo.cli import arguments, comparing
 from octavo.engine import hub
-from octavo.explain import amount
+from octavo.errors import BudgetTooSmall
+from octavo.explain import enough
 from octavo.planning import memory_for
 from octavo.plans import Plan
 from octavo.spec import ModelSpec
@@ -129,7 +131,7 @@ def run(options: argparse.Namespace) -> None:
     """Print the plan."""
     spec = octavo.ModelSpec.from_config(_config(options.config)).with_mtp(options.mtp)
     wanted = _wanted(options)
-    plan = octavo.plan(spec, options.memory, **wanted)
+    plan = _planned(spec, options.memory, wanted, options.max_seqs)
     wish = None if options.max_seqs is None else _wish(spec, plan, options.max_seqs, wanted)
     rows = comparing.rows(spec, options.memory, wanted, plan, options.compare)
     if options.json:
@@ -152,6 +154,17 @@ def run(options: argparse.Namespace) -> None:
             print("", *comparing.lines(rows, options.compare), sep="\n")
 
 
+def _planned(spec: ModelSpec, memory: int, wanted: dict[str, Any], sequences: int | None) -> Plan:
+    """The plan; where so many sequences do not fit one without them, and without the length."""
+    if sequences is None:
+        return octavo.plan(spec, memory, **wanted)
+    length = wanted["max_length"] or spec.max_length
+    for changed in ({"max_length": length, "sequences": sequences}, {}):
+        with contextlib.suppress(BudgetTooSmall):
+            return octavo.plan(spec, memory, **wanted | changed)
+    return octavo.plan(spec, memory, **wanted | {"max_length": None})
+
+
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
     """Arguments of `octavo.plan` but for spec and memory."""
     names = ("utilization", *_SIZES, "dtype", "scales", "state_dtype", "page_size", "layout")
@@ -166,15 +179,15 @@ def _wish(spec: ModelSpec, plan: Plan, sequences: int, wanted: dict[str, Any]) -
     return {
         "sequences": sequences,
         "length": length,
-        "fits": plan.parents(sequences, length) <= plan.usable_pages,
-        "max_length": plan.max_length_for(sequences),
+        "fits": plan.parents(sequences, length, in_flight=True) <= plan.usable_pages,
+        "max_length": plan.max_length_for(sequences, in_flight=True),
         "memory": memory_for(spec, sequences=sequences, length=length, **options),
     }
 
 
 def _told(wish: dict[str, Any]) -> str:
     many = f"{wish['sequences']:,} sequences of {wish['length']:,} tokens"
-    memory = f"{amount(wish['memory'])} ({wish['memory']:,} bytes)"
+    memory = f"{enough(wish['memory'])} ({wish['memory']:,} bytes)"
     if wish["fits"]:
         return f"{many} fit; {memory} would be enough"
     longest = wish["max_length"]
