@@ -166,10 +166,8 @@ def pack(
                 continue
             packing = _packing(loads, planes, budget, limits, *solved[1:])
             holds = packing.holds(wished)
-            if best is None or (holds, solved[0]) > (
-                best[0],
-                best[1] * _WORTH ** (holds == best[0]),
-            ):
+            worth = _WORTH if best is not None and holds == best[0] else 1
+            if best is None or (holds, solved[0]) > (best[0], best[1] * worth):
                 best = holds, solved[0], packing
     return None if best is None else best[2]
 

@@ -105,6 +105,8 @@ class Plan:
         max_step_tokens: most tokens a step computes, which windows hold in flight.
         tp: ranks that share each layer.
         stages: with pipeline ranks, the plan of each; they number their pages alike.
+        rank: which of the stages this is: the one with room for the fewest pages.
+        leader: the stage whose pages a parent all stages took.
         request: what was asked for, or None for a plan without bytes.
     """
 
@@ -122,6 +124,8 @@ class Plan:
     max_step_tokens: int = 2048
     tp: int = 1
     stages: tuple["Plan", ...] = field(default=(), repr=False)
+    rank: int = 0
+    leader: int = 0
     request: "Request | None" = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -338,8 +342,11 @@ class Plan:
         """Sequences of ``length`` tokens that fit at once, exactly. O(groups).
 
         The steady state: one state each and no snapshot, and windows as they are when sequences
-        run token by token; what a step holds in flight is not taken off. The whole part can be
-        held with each group in parents of its own; what is beyond it is the share of one more.
+        run token by token; what a step holds in flight is not taken off (see
+        `max_sequences_in_flight`). The whole part can be held with each group in parents of its
+        own. The fraction is ``(parents - (groups cut from parents - 1)) / parents a sequence
+        takes``, as each such group but one may leave a parent half full, or the whole part where
+        that is more.
 
         Raises:
             LengthError: ``length`` is less than 1.

@@ -81,24 +81,41 @@ def longest_alone(request: Request, start: int) -> int:
 
 
 def _agree(made: list[Plan], request: Request) -> Plan | None:
-    """Page ids are one space for all ranks: K of the fullest one, and the fewest pages of any."""
-    length = _scored_length(request.stages[0], request)
-    fullest = min(made, key=lambda one: one.max_sequences(length))
-    if any(set(one.groups) != set(fullest.groups) for one in made):
+    """Page ids are one space for all ranks: the K of one of them, and the fewest pages of any.
+
+    Of the K that ranks would choose for themselves those in which the most sequences fit count.
+    """
+    if any(set(one.groups) != set(made[0].groups) for one in made):
         raise PlanError("pp", len(made), "each rank must have layers of every group")
-    like = fullest if fullest.packed else None
     request = request._replace(page_size=max(one.page_size for one in made))
+    length = scored_length(request.stages[0], request)
+    leaders: dict[tuple[tuple[int, int], ...], int] = {}
+    for number, one in enumerate(made):
+        if one.packed or not leaders:
+            cuts = tuple((group.pages_per_parent, group.parts) for group in one.groups.values())
+            leaders.setdefault(cuts, number)
+    found = [_led(made, number, request) for number in leaders.values()]
+    fit = [one for one in found if one is not None]
+    return max(fit, key=lambda one: one.max_sequences(length), default=None)
+
+
+def _led(made: list[Plan], leader: int, request: Request) -> Plan | None:
+    """The plan of the rank with the fewest pages where all have the K of rank ``leader``."""
+    like = made[leader] if made[leader].packed else None
     pages, ranks = MAX_PAGES, made
+    room: list[int] = []
     for _ in range(2):  # the second time with no more pages than any rank had room for
         tried = [_plan_rank(stage, request, like, pages) for stage in request.stages]
         ranks = [one for one in tried if one is not None]
         if len(ranks) < len(tried):
             return None
+        room = room or [one.num_pages for one in ranks]
         pages = min(one.num_pages for one in ranks)
-    tightest = min(ranks, key=lambda one: one.budget.remainder if one.budget else 0)
+    left = [one.budget.remainder if one.budget else 0 for one in ranks]
+    rank = min(range(len(ranks)), key=lambda at: (room[at], left[at]))
     longest = min(one.max_length or MAX_PAGES for one in ranks)
     stages = tuple(replace(one, max_length=longest) for one in ranks)
-    return replace(tightest, max_length=longest, stages=stages)
+    return replace(ranks[rank], max_length=longest, stages=stages, rank=rank, leader=leader)
 
 
 def _plan_rank(spec: ModelSpec, request: Request, like: Plan | None, most: int) -> Plan | None:
@@ -193,7 +210,7 @@ def _plan_packed(
     most: int,
 ) -> Plan | None:
     page_size, total = request.page_size, request.memory.available
-    length = _scored_length(spec, request)
+    length = scored_length(spec, request)
     pages = {
         name: max(1, life.steady_pages(length, page_size)) if life.form == "tokens" else 1
         for name, life in lifetimes.items()
@@ -205,7 +222,7 @@ def _plan_packed(
         else {g.name: (g.pages_per_parent, g.parts) for g in like.groups.values()}
     )
     limits = Limits(most - 1, 2**31 // page_size - 1)
-    wish = {name: _wished(life, request, spec, name == states) for name, life in lifetimes.items()}
+    wish = {name: _wished(life, request, spec) for name, life in lifetimes.items()}
     packing = pack(groups, states, pages, total, limits, _state_layers(request), fixed, wish)
     if packing is None:
         return None
@@ -221,11 +238,13 @@ def _plan_packed(
     return _made(spec, request, page_size, packing.parents + 1, plans, budget, tensors, "packed")
 
 
-def _wished(lifetime: Lifetime, request: Request, spec: ModelSpec, state: bool) -> int:
+def _wished(lifetime: Lifetime, request: Request, spec: ModelSpec) -> int:
     """Pages of a group, a state as one, that the sequences asked for take at once."""
     many, length = request.sequences or 1, request.wanted or spec.max_length or 1
     if lifetime.form != "tokens":
-        return many * (1 if state else -(-_input_tokens(spec) // request.page_size))
+        return many * (
+            1 if lifetime.form == "state" else -(-_input_tokens(spec) // request.page_size)
+        )
     pages = many * lifetime.steady_pages(length, request.page_size)
     if request.sequences is None:
         return pages
@@ -270,7 +289,8 @@ def _packed_budget(total: int, packing: Packing, groups: dict[str, list[Componen
     )
 
 
-def _scored_length(spec: ModelSpec, request: Request) -> int:
+def scored_length(spec: ModelSpec, request: Request) -> int:
+    """Tokens of the sequences a packed layout is chosen for. O(1)."""
     return request.wanted or spec.max_length or _SCORED_LENGTH
 
 
