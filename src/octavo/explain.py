@@ -25,7 +25,7 @@ def explain_plan(plan: Plan) -> str:
     width = max(len(name) for name, _ in lines)
     text = [f"{name:<{width}}  {words}" for name, words in lines]
     at = 1 + next(number for number, (name, _) in enumerate(lines) if name == "pages")
-    groups = ["", *table(group_rows(plan)), ""] if len(plan.groups) > 1 else []
+    groups = ["", *table(group_rows(plan)), note(plan), ""] if len(plan.groups) > 1 else []
     return "\n".join([*text[:at], *groups, *text[at:]])
 
 
@@ -132,6 +132,12 @@ def choices(plan: Plan) -> str:
     if plan.request is not None and plan.page_size > plan.request.page_size:
         pages += f" (grown from {plan.request.page_size:,} so that a page covers a state)"
     return f"{pages}; {', '.join(types)}; {plan.layout} layout"
+
+
+def note(plan: Plan) -> str:
+    """What a column of `group_rows` means. O(1)."""
+    what = "parents were bound to" if plan.packed else "pages were of"
+    return f"(pages if all: as many as there would be if all {what} that group)"
 
 
 def group_rows(plan: Plan) -> list[list[str]]:
@@ -257,8 +263,7 @@ def _page(plan: Plan) -> list[Line]:
         f"{counted(group.pages_per_parent, 'page')} of {group.name}"
         for group in plan.groups.values()
     )
-    text = f"{plan.page_bytes:,} bytes, bound to one group at a time: {choices}"
-    return [("one parent", f"{text}; 'pages if all' counts all parents as bound to one group")]
+    return [("one parent", f"{plan.page_bytes:,} bytes, bound to one group at a time: {choices}")]
 
 
 def capacity(plan: Plan) -> str:

@@ -189,7 +189,8 @@ def render(plan: Plan, remarks: Sequence[str], compared: Sequence[Sequence[str]]
         f"<h2>One sequence of {longest:,} tokens</h2>{_bar(sequence_pieces(plan), thin=True)}"
         if len(plan.groups) > 1
         else "",
-        f"<h2>Groups of layers</h2>{_table(explain.group_rows(plan))}",
+        f"<h2>Groups of layers</h2>{_table(explain.group_rows(plan))}"
+        f'<p class="soft">{escape(explain.note(plan))}</p>',
         f"<h2>Compared</h2>{_table(compared)}" if compared else "",
         f"<h2>The arithmetic</h2><dl>{terms}</dl>",
     ]
