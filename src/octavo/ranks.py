@@ -112,7 +112,7 @@ def _led(made: list[Plan], leader: int, request: Request) -> Plan | None:
         room = room or [one.num_pages for one in ranks]
         pages = min(one.num_pages for one in ranks)
     left = [one.budget.remainder if one.budget else 0 for one in ranks]
-    rank = min(range(len(ranks)), key=lambda at: (room[at], left[at]))
+    rank = min(range(len(ranks)), key=lambda at: (room[at], at != leader, left[at]))
     longest = min(one.max_length or MAX_PAGES for one in ranks)
     stages = tuple(replace(one, max_length=longest) for one in ranks)
     return replace(ranks[rank], max_length=longest, stages=stages, rank=rank, leader=leader)

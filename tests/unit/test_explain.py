@@ -188,9 +188,12 @@ def test_the_rank_that_decides_is_told():
     spec = ModelSpec("deep", layers * 4 + (Attention(2, 16, 16),), 128)
     plan = octavo.plan(spec, 300_000, page_size=4, pp=2)
 
-    assert f"rank {plan.rank + 1}, which has room for the fewest pages" in plan.explain()
+    assert (
+        f"rank {plan.rank + 1}, which has room for the fewest pages; pages a parent are its own"
+        in plan.explain()
+    )
     assert plan.stages[plan.rank].groups == plan.groups
-    assert 1 == plan.rank == plan.to_dict()["rank"]
+    assert plan.leader == plan.rank == plan.to_dict()["rank"]
 
 
 def test_a_pool_too_small_for_the_models_own_length_says_so():

@@ -265,4 +265,4 @@ def test_the_page_is_written(plan, tmp_path):
     page = target.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "5 sequences of 512 tokens" in page
-    assert "<td>int4</td>" in page
+    assert ">int4, scale a head</td>" in page

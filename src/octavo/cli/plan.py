@@ -10,7 +10,7 @@ import octavo
 from octavo.cli import arguments, comparing
 from octavo.engine import hub
 from octavo.errors import BudgetTooSmall
-from octavo.explain import enough
+from octavo.explain import counted, enough
 from octavo.planning import memory_for
 from octavo.plans import Plan
 from octavo.spec import ModelSpec
@@ -115,9 +115,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 def _add_sequences(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-len",
-        type=arguments.whole_number(1),
+        type=arguments.length,
         metavar="N",
-        help="longest sequence in tokens (default: the model's own)",
+        help="longest sequence in tokens, such as 32768 or 32k (1024s) (default: the model's own)",
     )
     parser.add_argument(
         "--max-seqs",
@@ -129,7 +129,11 @@ def _add_sequences(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the plan."""
-    spec = octavo.ModelSpec.from_config(_config(options.config)).with_mtp(options.mtp)
+    spec = octavo.ModelSpec.from_config(_config(options.config))
+    if options.mtp > len(spec.mtp):
+        there = f"has {counted(len(spec.mtp), 'prediction layer')}"
+        raise arguments.UsageError(f"--mtp is {options.mtp}; the config {there}")
+    spec = spec.with_mtp(options.mtp)
     wanted = _wanted(options)
     plan = _planned(spec, options.memory, wanted, options.max_seqs)
     wish = None if options.max_seqs is None else _wish(spec, plan, options.max_seqs, wanted)
@@ -144,7 +148,9 @@ def run(options: argparse.Namespace) -> None:
 
         tables = [_told(wish)] if wish else []
         compared = comparing.table(rows, options.compare) if options.compare else []
-        Path(options.html).write_text(render(plan, tables, compared), encoding="utf-8")
+        Path(options.html).write_text(
+            render(plan, tables, compared, _title(options.config)), encoding="utf-8"
+        )
         print(f"wrote {options.html}")
     else:
         print(plan.explain())
@@ -193,6 +199,16 @@ def _told(wish: dict[str, Any]) -> str:
     longest = wish["max_length"]
     shorter = f"of {longest:,} tokens they do" if longest else "nor do so many of one token"
     return f"{many} do not fit; {shorter}, and {memory} would be enough"
+
+
+def _title(name: str) -> str:
+    """What people call the model: its name, or that of the file or the folder of config.json."""
+    path = Path(name)
+    return (
+        path.stem
+        if path.suffix == ".json" and path.stem != "config"
+        else (path.resolve().parent.name if path.suffix == ".json" else path.name)
+    )
 
 
 def _config(name: str) -> str | Path:
