@@ -14,11 +14,11 @@ _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #5a6472; --back: #fbfaf7; --line: #d9d6cd;
   --on: #10141b; --c0: #6fa8d6; --c1: #86c29a; --c2: #e0b060; --c3: #d392b2; --c4: #85b5c4;
   --taken: #8d939c; --taken2: #b3b8bf; --taken3: #d6d9dd; --scales: #b6d2ea;
-  --draft: #d8c48a; --padding: #e6dcc4; --null: #8b919a; --rest: #efeeea; }
+  --draft: #d8c48a; --padding: #e6dcc4; --null: #4a515b; --rest: #efeeea; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e4de; --soft: #a2a8b0; --back: #16191e;
   --line: #343a43; --c0: #5b9fd0; --c1: #76b98b; --c2: #dca551; --c3: #c9789d; --c4: #74a3b3;
   --taken: #a9b0ba; --taken2: #7f8691; --taken3: #5f6671; --scales: #8fb4d1;
-  --draft: #b59a55; --padding: #a89a7a; --null: #c3c8ce; --rest: #3a404a; } }
+  --draft: #b59a55; --padding: #a89a7a; --null: #f0f2f4; --rest: #3a404a; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
