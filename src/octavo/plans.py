@@ -291,10 +291,12 @@ class Plan:
     def tokens(self) -> int:
         """Tokens of the longest sequence that fits alone: the most that ``max_length`` may be.
 
-        A packed plan for that length may cut its parents otherwise than this one. Cost: some
-        plans where it is packed, else O(groups).
+        A packed plan for that length may cut its parents otherwise than this one; where no length
+        is known at all it is what this one holds. Cost: some plans where it is packed, else
+        O(groups).
         """
-        if self.request is None or not self.packed:
+        unbounded = self.spec is not None and self.spec.max_length is None
+        if self.request is None or not self.packed or (unbounded and self.request.wanted is None):
             return self.longest_of(1)
         from octavo.ranks import longest_alone
 
