@@ -11,8 +11,9 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # The command line
 
-`octavo` comes with `pip install '.[engine]'` in a checkout; `octavo plan` needs NumPy alone.
-So does `octavo simulate`, but for its pictures: `pip install '.[simulate]'`.
+`pip install .` in a checkout brings `octavo plan` and `octavo simulate`, which need NumPy alone.
+`octavo pull` and `octavo generate` come with `pip install '.[engine]'`.
+The simulator's pictures come with `pip install '.[simulate]'`.
 Answers go to stdout, everything else to stderr.
 Exit codes: 0 done, 1 failed, 2 misused; what went wrong is one line.
 

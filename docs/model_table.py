@@ -29,9 +29,10 @@ For such a model, give the layers by hand:
 
 Each family's line tells of the model that its class in transformers makes when nothing is said: an
 example of the kinds of layers, not a published model.
-Bytes are at two bytes an element: those that a token adds while every layer keeps it, and those a
-sequence has from its start, whatever its length (states; the other input of a cross attention
-comes on top).
+Bytes a token are at two bytes an element (bf16), while every layer keeps it.
+Bytes a sequence are those it has from its start, whatever its length: recurrent states in fp32 and
+convolution inputs in bf16, as `octavo plan` counts them when nothing is said (`--state-dtype bf16`
+halves the recurrent part); the other input of a cross attention comes on top.
 *remote* marks families whose code comes with the model's files.
 
 This page is written by `make help-texts`.
@@ -87,7 +88,12 @@ def _per_token(kind: LayerKind) -> int:
 def _per_sequence(kind: LayerKind) -> int:
     if not isinstance(kind, State):
         return 0
-    return 2 * sum(prod(shape) for shape in (kind.recurrent, kind.conv) if shape)
+    shapes = ((4, kind.recurrent), (2, kind.conv))
+    return sum(
+        size * prod(shape if isinstance(shape, tuple) else (shape,))
+        for size, shape in shapes
+        if shape
+    )
 
 
 def _example(name: str, family: Family) -> tuple[str, str, str]:

@@ -4,9 +4,11 @@ Computes nothing a plan does not know.
 """
 
 from collections.abc import Sequence
+from math import prod
 
 from octavo.budget import Budget
 from octavo.plans import GroupPlan, Plan
+from octavo.ranks import scored_length
 from octavo.spec import Attention, Cross, Latent, LayerKind, Shared, State
 
 Line = tuple[str, str]
@@ -23,7 +25,7 @@ def explain_plan(plan: Plan) -> str:
     width = max(len(name) for name, _ in lines)
     text = [f"{name:<{width}}  {words}" for name, words in lines]
     at = 1 + next(number for number, (name, _) in enumerate(lines) if name == "pages")
-    groups = ["", *table(group_rows(plan)), ""] if len(plan.groups) > 1 else []
+    groups = ["", *table(group_rows(plan)), note(plan), ""] if len(plan.groups) > 1 else []
     return "\n".join([*text[:at], *groups, *text[at:]])
 
 
@@ -37,24 +39,33 @@ def terms(plan: Plan) -> list[Line]:
         ("one token", _token(plan)),
         *_fixed(plan),
         *_page(plan),
+        ("sequence", _sequence(plan)),
         ("memory", f"{amount(plan.budget.total)} = {_parts(plan.budget, plan)} bytes"),
+        *_filled(plan.budget, plan),
         ("capacity", capacity(plan)),
         ("reuse", reuse(plan)),
         *_in_flight(plan),
         *_depth(plan),
+        *_left_out(plan),
     ]
 
 
-def amount(size: int) -> str:
+def amount(size: int, *, up: bool = False) -> str:
     """``size`` bytes in the largest binary unit of which there is at least one.
 
-    In integers, so that no size is too large; to the nearest hundredth. O(1).
+    In integers, so that no size is too large; to the nearest hundredth, or ``up`` to one. O(1).
     """
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= unit:
-            whole, part = divmod((200 * size + unit) // (2 * unit), 100)
+            rounded = -(-100 * size // unit) if up else (200 * size + unit) // (2 * unit)
+            whole, part = divmod(rounded, 100)
             return f"{whole}.{part:02}".rstrip("0").rstrip(".") + f" {name}"
     return f"{size} bytes"
+
+
+def enough(size: int) -> str:
+    """At least ``size`` bytes as text to type: read again it is no less. O(1)."""
+    return amount(size, up=True).replace(" ", "")
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -87,6 +98,11 @@ def _model(plan: Plan) -> str:
     shares = [f"tp {plan.tp}"] if plan.tp > 1 else []
     shares += [f"pp {len(plan.stages)}"] if plan.stages else []
     ranks = f"; all figures are of one rank ({', '.join(shares)})" if shares else ""
+    if plan.stages:
+        ranks += f": rank {plan.rank + 1}, which has room for the fewest pages"
+        if plan.packed:
+            leader = "its own" if plan.leader == plan.rank else f"those of rank {plan.leader + 1}"
+            ranks += f"; pages a parent are {leader}, in which the most sequences fit"
     return f"{plan.spec.name}, {counted(len(plan.spec.layers), 'layer')}{ranks}"
 
 
@@ -112,12 +128,21 @@ def choices(plan: Plan) -> str:
         types.append(f"a scale a {elements.scales}" if elements.scales != "tensor" else "scaled")
     if plan.state_bytes:
         types += [f"states {elements.recurrent.name}", f"convolutions {elements.conv.name}"]
-    return f"{counted(plan.page_size, 'token')}; {', '.join(types)}; {plan.layout} layout"
+    pages = counted(plan.page_size, "token")
+    if plan.request is not None and plan.page_size > plan.request.page_size:
+        pages += f" (grown from {plan.request.page_size:,} so that a page covers a state)"
+    return f"{pages}; {', '.join(types)}; {plan.layout} layout"
+
+
+def note(plan: Plan) -> str:
+    """What a column of `group_rows` means. O(1)."""
+    what = "parents were bound to" if plan.packed else "pages were of"
+    return f"(pages if all: as many as there would be if all {what} that group)"
 
 
 def group_rows(plan: Plan) -> list[list[str]]:
     """Cells of a table: a row a group under a header. O(groups)."""
-    head = ["group", "layers", "keeps", "bytes a token", "page bytes", "padding", "pages"]
+    head = ["group", "layers", "keeps", "bytes a token", "page bytes", "padding", "pages if all"]
     rows = [[*head, "a parent"] if plan.packed else head]
     for group in plan.groups.values():
         usable = plan.usable_pages * group.pages_per_parent
@@ -188,7 +213,45 @@ def _term(kind: LayerKind, count: int, plan: Plan) -> str:
 
 def _fixed(plan: Plan) -> list[Line]:
     size = plan.fixed_bytes_per_sequence
-    return [("sequence", f"{size:,} bytes whatever its length")] if size else []
+    if not size:
+        return []
+    return [("fixed", f"{_states(plan)} = {size:,} bytes a sequence, whatever its length")]
+
+
+def _states(plan: Plan) -> str:
+    """Layers of one state as one product, and what inputs and drafts add."""
+    assert plan.spec is not None
+    assert plan.elements is not None
+    counts: dict[State, int] = {}
+    for _, kind in plan.spec.kinds():
+        if isinstance(kind, State):
+            counts[kind] = counts.get(kind, 0) + 1
+    listed, told = [], 0
+    for kind, count in counts.items():
+        parts = [(kind.recurrent, plan.elements.recurrent), (kind.conv, plan.elements.conv)]
+        shapes = [
+            (shape if isinstance(shape, tuple) else (shape,), dtype)
+            for shape, dtype in parts
+            if shape
+        ]
+        told += count * sum(dtype.size(prod(shape)) for shape, dtype in shapes)
+        products = [
+            " x ".join([*map(str, shape), f"{dtype.bits // 8} bytes"]) for shape, dtype in shapes
+        ]
+        listed.append(f"{counted(count, 'layer')} x ({' + '.join(products)})")
+    rest = plan.fixed_bytes_per_sequence - told
+    return " + ".join([*listed, f"{rest:,} of other inputs and drafts"] if rest else listed)
+
+
+def _sequence(plan: Plan) -> str:
+    """Pages and bytes of one longest sequence by group."""
+    longest = plan.max_length or plan.tokens
+    each = [
+        f"{group.name} {counted(pages, 'page')} x {plan.cost(group):,}"
+        for group in plan.groups.values()
+        if (pages := group.steady_pages(longest, plan.page_size))
+    ]
+    return f"of {longest:,} tokens: {' + '.join(each)} = {plan.sequence_bytes(longest):,} bytes"
 
 
 def _page(plan: Plan) -> list[Line]:
@@ -200,7 +263,7 @@ def _page(plan: Plan) -> list[Line]:
         f"{counted(group.pages_per_parent, 'page')} of {group.name}"
         for group in plan.groups.values()
     )
-    return [("one parent", f"{plan.page_bytes:,} bytes: {choices}")]
+    return [("one parent", f"{plan.page_bytes:,} bytes, bound to one group at a time: {choices}")]
 
 
 def capacity(plan: Plan) -> str:
@@ -209,6 +272,8 @@ def capacity(plan: Plan) -> str:
     sequences = f"{hundredths(plan, longest)} sequences of {longest:,}"
     if own is not None and longest == plan.tokens < own:
         sequences += f", less than the model's {own:,}"
+    elif own is not None and longest > own and plan.max_length is not None:
+        sequences += f" (beyond the model's own {own:,})"
     if plan.bytes_per_token_beyond_windows:
         return f"{plan.tokens:,} tokens: {sequences}"
     return sequences
@@ -228,6 +293,11 @@ def _in_flight(plan: Plan) -> list[Line]:
     if not plan.in_flight_bytes:
         return []
     text = f"{plan.in_flight_bytes:,} bytes while a step of {plan.max_step_tokens:,} tokens runs"
+    longest = plan.max_length or plan.tokens
+    whole = plan.max_sequences_in_flight(longest)
+    if whole < int(plan.max_sequences(longest)):
+        room = f"{counted(whole, 'sequence')} of {longest:,} with it"
+        return [("in flight", f"{text}, once for all sequences: {room}")]
     return [("in flight", f"{text}, once for all sequences")]
 
 
@@ -240,14 +310,43 @@ def _depth(plan: Plan) -> list[Line]:
     return [("depth", text)]
 
 
+def _left_out(plan: Plan) -> list[Line]:
+    """Prediction layers that a config has and the plan does not count."""
+    many = 0 if plan.spec is None else len(plan.spec.mtp)
+    if not many:
+        return []
+    layers = counted(many, "prediction layer")
+    return [("left out", f"{layers} of the config: --mtp {many} (with_mtp({many})) counts them")]
+
+
 def _parts(budget: Budget, plan: Plan) -> str:
-    """The parts that are not zero, in bytes, so that a reader can add them up."""
+    """The parts that are not zero, so that a reader can multiply and add them up."""
+    size = plan.page_bytes if plan.packed else budget.null_page
+    pages = counted(plan.usable_pages, "parent" if plan.packed else "page")
+    pool = plan.usable_pages * size
     parts = {
-        counted(plan.usable_pages, "parent" if plan.packed else "page"): budget.payload,
-        "scales": budget.scales,
-        "draft": budget.reserved,
-        "null page": budget.null_page,
-        "padding": budget.padding,
+        "null page (page 0, never handed out)": budget.null_page,
+        "alignment": budget.total - pool - budget.null_page - budget.remainder,
         "remainder": budget.remainder,
     }
-    return " + ".join(f"{name} {size:,}" for name, size in parts.items() if size)
+    first = f"{pages} x {size:,} ({pool:,})"
+    return " + ".join([first, *(f"{name} {part:,}" for name, part in parts.items() if part)])
+
+
+def _filled(budget: Budget, plan: Plan) -> list[Line]:
+    """What the pages hold, where it is more than keys, values and states."""
+    size = plan.page_bytes if plan.packed else budget.null_page
+    pool = plan.usable_pages * size
+    parts = {
+        "kept": budget.payload,
+        "scales": budget.scales,
+        "draft": budget.reserved,
+        "padding": pool - budget.payload - budget.scales - budget.reserved,
+    }
+    if budget.payload == pool:
+        return []
+    text = f"{pool:,} = " + " + ".join(f"{name} {part:,}" for name, part in parts.items() if part)
+    if not plan.packed or plan.request is None or plan.spec is None:
+        return [("filled", f"{text} bytes")]
+    length = scored_length(plan.spec, plan.request)
+    return [("filled", f"{text} bytes, as sequences of {length:,} tokens fill parents")]

@@ -24,6 +24,7 @@ _MOST_PARTS = 32  # pages one state is cut into at most
 _WORTH = 1.001  # more parts, or planes, must hold so many times as much
 _LARGEST_SHARE = 64  # a parent takes at most this part of the budget
 _CANDIDATES = 128  # sizes of a parent tried for each group
+_MOST_WISHED = 2**48  # pages, beyond which nothing fits anyway
 _STEPS = 64  # how far below the most pages of a parent a divisor is looked for
 Int64s = NDArray[np.int64]
 _Layer = list[Component]
@@ -95,6 +96,11 @@ class Packing(NamedTuple):
     per_parent: dict[str, int]
     loads: dict[str, Load]
 
+    def holds(self, pages: Sequence[int]) -> bool:
+        """Whether so many pages of each group fit at once, each in parents of its own."""
+        each = zip(pages, self.per_parent.values(), strict=True)
+        return sum(-(-many // found) for many, found in each) <= self.parents
+
     def stride(self, group: str) -> int:
         """Bytes from a page of ``group`` to the next, in one plane: S_g. O(1)."""
         return self.parent_bytes // (self.planes * self.per_parent[group])
@@ -118,8 +124,11 @@ def pack(
     limits: Limits,
     state_layers: int,
     fixed: Mapping[str, tuple[int, int]] | None = None,
+    wish: Mapping[str, int] | None = None,
 ) -> Packing | None:
     """The layout in which the most sequences fit; None: the budget holds no parent a group.
+
+    One that holds all of ``wish`` comes before any that does not.
 
     Args:
         groups: components by group, in the order of the layers.
@@ -129,6 +138,7 @@ def pack(
         limits: what page numbers allow.
         state_layers: what the parts of a state divide: the layers that keep states on every rank.
         fixed: by group, pages of a parent and parts of a state that another rank has; None: free.
+        wish: pages of each group that must fit at once, a state as one; None: no more than one.
 
     Cost: O(layers + candidates).
     """
@@ -139,7 +149,7 @@ def pack(
         choices = [parts for parts in range(1, most + 1) if state_layers % parts == 0]
         choices = choices if fixed is None else [fixed[states][1]]
     even = all(map(_are_even, layers.values()))
-    best: tuple[float, Packing] | None = None
+    best: tuple[bool, float, Packing] | None = None
     for parts in choices:
         cut = {name: parts if name == states else 1 for name in groups}
         for planes in _plane_counts(layers, cut, even=even):
@@ -147,13 +157,19 @@ def pack(
                 name: _load(found, cut[name], planes, pages[name] * cut[name])
                 for name, found in layers.items()
             }
+            wished = [min(cut[name] * (wish or {}).get(name, 1), _MOST_WISHED) for name in groups]
             if fixed is None:
-                solved = _solve(loads, planes, budget, limits)
+                solved = _solve(loads, planes, budget, limits, wished)
             else:
                 solved = _solve_like(loads, planes, budget, limits, fixed)
-            if solved is not None and (best is None or solved[0] > best[0] * _WORTH):
-                best = solved[0], _packing(loads, planes, budget, limits, *solved[1:])
-    return None if best is None else best[1]
+            if solved is None:
+                continue
+            packing = _packing(loads, planes, budget, limits, *solved[1:])
+            holds = packing.holds(wished)
+            worth = _WORTH if best is not None and holds == best[0] else 1
+            if best is None or (holds, solved[0]) > (best[0], best[1] * worth):
+                best = holds, solved[0], packing
+    return None if best is None else best[2]
 
 
 def _plane_counts(
@@ -222,11 +238,12 @@ def _load(layers: list[_Layer], parts: int, planes: int, pages: int) -> Load:
 
 
 def _solve(
-    loads: Mapping[str, Load], planes: int, budget: int, limits: Limits
+    loads: Mapping[str, Load], planes: int, budget: int, limits: Limits, wish: Sequence[int]
 ) -> tuple[float, int, dict[str, int]] | None:
     """(score, parent bytes, K by group) of the best parent size; ties go to the smaller one.
 
-    The score is sequences that fit, counted with one partial parent for each further group.
+    The score is sequences that fit, counted with one partial parent for each further group; sizes
+    in which the wish does not fit come last.
     """
     sizes = [load.plane_bytes * planes for load in loads.values()]
     candidates = _candidates(sizes, budget)
@@ -242,6 +259,10 @@ def _solve(
     parents = np.minimum(parents, limits.ids // np.maximum.reduce(per_parent))
     share = sum(load.pages / found for load, found in zip(loads.values(), per_parent, strict=True))
     scores = np.where(parents >= len(sizes), (parents - len(sizes) + 1) / share, -1.0)
+    need = sum(-(-many // found) for many, found in zip(wish, per_parent, strict=True))
+    holds = (need <= parents) & (scores > 0)
+    if holds.any():
+        scores = np.where(holds, scores, -1.0)
     best = int(scores.argmax())
     if scores[best] <= 0:
         return None

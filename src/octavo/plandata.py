@@ -21,6 +21,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "max_length": longest,
         "tp": plan.tp,
         "pp": max(1, len(plan.stages)),
+        "rank": plan.rank,
         "pool": {
             "parents": plan.usable_pages,
             "parent_bytes": plan.page_bytes,
@@ -32,6 +33,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "fixed_bytes_per_sequence": plan.fixed_bytes_per_sequence,
         "sequence_bytes": plan.sequence_bytes(longest),
         "max_sequences": int(plan.max_sequences(longest) * 100) / 100,
+        "max_sequences_in_flight": plan.max_sequences_in_flight(longest),
         "tokens": plan.tokens,
         "in_flight_bytes": plan.in_flight_bytes,
         "max_step_tokens": plan.max_step_tokens,
@@ -59,6 +61,7 @@ def _group(group: GroupPlan, plan: Plan) -> dict[str, Any]:
         "page_bytes": group.page_bytes,
         "pages_per_parent": group.pages_per_parent,
         "parts": group.parts,
+        "sequence_pages": group.steady_pages(plan.max_length or plan.tokens, plan.page_size),
         "kept_bytes": group.kept_bytes,
         "window": getattr(group.lifetime, "window", None),
         "sink_tokens": group.lifetime.sinks,

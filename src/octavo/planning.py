@@ -4,6 +4,7 @@ Exact integers only; no float on the way to a byte count. Knows no device and al
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
 from octavo.budget import MAX_BYTES, available_memory
@@ -31,7 +32,7 @@ def plan(
     state_dtype: str | DType = "fp32",
     conv_dtype: str | DType | None = None,
     max_length: int | None = None,
-    sequences: int = 1,
+    sequences: int | None = None,
     order: Order = "token",
     layout: Layout | None = None,
     draft: ModelSpec | None = None,
@@ -59,7 +60,8 @@ def plan(
         conv_dtype: element type of convolution inputs; None: as keys and values.
         max_length: longest sequence in tokens, which must fit; None: the model's own, or as many
             tokens as fit if that is less.
-        sequences: so many of ``max_length`` (else of one token) must fit at once.
+        sequences: so many of ``max_length`` (else of one token) must fit at once, beside what a
+            step of ``max_step_tokens`` holds in flight; None: one, in the steady state.
         order: ``token``: a page is (page_size, kv_heads, dim); ``head``: (kv_heads, page_size,
             dim).
         layout: ``component``, ``slab`` or ``packed``; None: packed where groups differ.
@@ -87,7 +89,7 @@ def plan(
         page_size=_check("page_size", page_size, wanted or spec.max_length),
         elements=read_elements(dtype, scales, state_dtype, conv_dtype),
         wanted=wanted,
-        sequences=_check("sequences", sequences, None),
+        sequences=None if sequences is None else _check("sequences", sequences, None),
         order=order,
         layout=layout,
         draft=None if draft is None else shard(draft, tp),
@@ -102,11 +104,25 @@ def plan(
     made = plan_ranks(request)
     if made is None:
         raise _too_small(request)
-    return made
+    return _at_its_longest(made, request)
+
+
+def _at_its_longest(made: Plan, request: "Request") -> Plan:
+    """The plan; where the model's own length does not fit, the one for the longest that does."""
+    from octavo.ranks import plan_ranks
+
+    own = request.stages[0].max_length
+    asked = request.wanted is not None or request.sequences is not None
+    if asked or own is None or (made.max_length or own) >= own or not made.packed:
+        return made
+    longer = plan_ranks(request._replace(wanted=made.tokens))
+    return made if longer is None else replace(longer, request=request)
 
 
 def memory_for(spec: ModelSpec, *, sequences: int, length: int, **options: Any) -> int:
     """The fewest bytes of memory in which ``sequences`` of ``length`` tokens fit at once.
+
+    Prompts computed in steps of ``max_step_tokens`` fit too: what windows hold in flight is in it.
 
     Args:
         spec: what the model's layers keep.
@@ -158,7 +174,7 @@ def _terms(enough: Plan, request: "Request") -> str:
     """What takes the memory of a plan that is just large enough."""
     assert enough.budget is not None
     size, null, used = enough.page_bytes, enough.budget.null_page, enough.usable_pages
-    many = f"{request.sequences} sequences" if request.sequences > 1 else "one sequence"
+    many = f"{request.sequences} sequences" if (request.sequences or 1) > 1 else "one sequence"
     length = "" if request.wanted is None else f" of {request.wanted} tokens"
     if enough.packed:
         return f"{null} bytes of null pages and {used} parents of {size} bytes for {many}{length}"

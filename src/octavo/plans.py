@@ -19,8 +19,28 @@ from octavo.spec import Attention, LayerKind, ModelSpec, State, check_int
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from octavo.ranks import Request
+
 MAX_PAGES = 2**31 - 1
 """Page ids and lengths are int32."""
+
+
+def slides(lifetime: Lifetime) -> bool:
+    """Whether it drops tokens of a sequence that goes on: windows and chunks. O(1)."""
+    return lifetime.floor(2**62) > 0
+
+
+def in_flight_pages(
+    lifetime: Lifetime, sequences: int, length: int, page_size: int, step: int
+) -> int:
+    """Pages a step of so many tokens may hold beside the steady state of sequences. O(1).
+
+    Those of the step's tokens, before windows slide on: never more than the sequences' own pages.
+    """
+    if not slides(lifetime):
+        return 0
+    dropped = -(-length // page_size) - lifetime.steady_pages(length, page_size)
+    return min(-(-step // page_size), sequences * dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +83,7 @@ class GroupPlan:
     @property
     def slides(self) -> bool:
         """Whether it drops tokens of a sequence that goes on: windows and chunks."""
-        return self.lifetime.floor(2**62) > 0
+        return slides(self.lifetime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +105,9 @@ class Plan:
         max_step_tokens: most tokens a step computes, which windows hold in flight.
         tp: ranks that share each layer.
         stages: with pipeline ranks, the plan of each; they number their pages alike.
+        rank: which of the stages this is: the one with room for the fewest pages.
+        leader: the stage whose pages a parent all stages took.
+        request: what was asked for, or None for a plan without bytes.
     """
 
     page_size: int
@@ -101,6 +124,9 @@ class Plan:
     max_step_tokens: int = 2048
     tp: int = 1
     stages: tuple["Plan", ...] = field(default=(), repr=False)
+    rank: int = 0
+    leader: int = 0
+    request: "Request | None" = field(default=None, repr=False, compare=False)
 
     @classmethod
     def from_pages(
@@ -263,8 +289,18 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the longest sequence all usable pages could hold. O(groups)."""
-        return self._longest(1)
+        """Tokens of the longest sequence that fits alone: the most that ``max_length`` may be.
+
+        A packed plan for that length may cut its parents otherwise than this one; where no length
+        is known at all it is what this one holds. Cost: some plans where it is packed, else
+        O(groups).
+        """
+        unbounded = self.spec is not None and self.spec.max_length is None
+        if self.request is None or not self.packed or (unbounded and self.request.wanted is None):
+            return self.longest_of(1)
+        from octavo.ranks import longest_alone
+
+        return longest_alone(self.request, self.longest_of(1))
 
     @property
     def arena_bytes(self) -> int:
@@ -308,8 +344,11 @@ class Plan:
         """Sequences of ``length`` tokens that fit at once, exactly. O(groups).
 
         The steady state: one state each and no snapshot, and windows as they are when sequences
-        run token by token; what a step holds in flight is not taken off. The whole part can be
-        held with each group in parents of its own; what is beyond it is the share of one more.
+        run token by token; what a step holds in flight is not taken off (see
+        `max_sequences_in_flight`). The whole part can be held with each group in parents of its
+        own. The fraction is ``(parents - (groups cut from parents - 1)) / parents a sequence
+        takes``, as each such group but one may leave a parent half full, or the whole part where
+        that is more.
 
         Raises:
             LengthError: ``length`` is less than 1.
@@ -328,13 +367,35 @@ class Plan:
             whole += 1
         return max(sure, Fraction(whole))
 
-    def max_length_for(self, sequences: int) -> int:
+    def max_sequences_in_flight(self, length: int) -> int:
+        """Whole sequences of ``length`` tokens that fit beside a step of ``max_step_tokens``.
+
+        As many as a prompt computed in such steps leaves room for: at most `max_sequences`.
+        O(groups).
+
+        Raises:
+            LengthError: ``length`` is less than 1.
+        """
+        low, high = 0, int(self.max_sequences(length))
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.parents(middle, length, in_flight=True) <= self.usable_pages:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def max_length_for(self, sequences: int, *, in_flight: bool = False) -> int:
         """Longest length at which ``sequences`` of them fit at once, 0 for none. O(groups).
+
+        Args:
+            sequences: how many.
+            in_flight: whether a step of ``max_step_tokens`` must fit beside them.
 
         Raises:
             LengthError: ``sequences`` is less than 1.
         """
-        length = self._longest(check_int("sequences", sequences, 1))
+        length = self.longest_of(check_int("sequences", sequences, 1), in_flight=in_flight)
         return length if self.max_length is None else min(length, self.max_length)
 
     def _steady(self, length: int) -> list[tuple[int, int]]:
@@ -344,16 +405,35 @@ class Plan:
             for group in self.groups.values()
         ]
 
-    def parents(self, sequences: int, length: int) -> int:
-        """Pages (packed: parents) of so many sequences, each group in its own. O(groups)."""
-        return sum(-(-sequences * n // k) for n, k in self._steady(length))
+    def parents(self, sequences: int, length: int, *, in_flight: bool = False) -> int:
+        """Pages (packed: parents) of so many sequences, each group in its own. O(groups).
 
-    def _longest(self, sequences: int) -> int:
-        """By bisection; 2**31 - 1 where nothing grows with the length."""
+        Args:
+            sequences: how many.
+            length: tokens of each.
+            in_flight: whether a step of ``max_step_tokens`` runs beside them.
+        """
+        step = self.max_step_tokens if in_flight else 0
+        return sum(
+            -(
+                -(
+                    sequences * group.steady_pages(length, self.page_size)
+                    + in_flight_pages(group.lifetime, sequences, length, self.page_size, step)
+                )
+                // group.pages_per_parent
+            )
+            for group in self.groups.values()
+        )
+
+    def longest_of(self, sequences: int, *, in_flight: bool = False) -> int:
+        """Tokens of the longest ``sequences`` that all usable pages hold. O(groups).
+
+        By bisection; 2**31 - 1 where nothing grows with the length.
+        """
         low, high = 0, MAX_PAGES
         while low < high:
             middle = (low + high + 1) // 2
-            if self.parents(sequences, middle) <= self.usable_pages:
+            if self.parents(sequences, middle, in_flight=in_flight) <= self.usable_pages:
                 low = middle
             else:
                 high = middle - 1

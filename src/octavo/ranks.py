@@ -23,7 +23,7 @@ from octavo.layouts import (
 )
 from octavo.lifetimes import Lifetime, group_name, lifetime_of
 from octavo.packing import Limits, Packing, pack
-from octavo.plans import MAX_PAGES, GroupPlan, Plan
+from octavo.plans import MAX_PAGES, GroupPlan, Plan, in_flight_pages
 from octavo.spec import Cross, ModelSpec, Shared, State
 
 _SCORED_LENGTH = 2**15  # tokens a packed layout is chosen for where no longest sequence is known
@@ -31,13 +31,17 @@ _STATE_ALIGNMENT = 16  # tokens pages grow by where they must cover a state
 
 
 class Request(NamedTuple):
-    """What every rank of a plan has in common; as the arguments of `plan`."""
+    """What every rank of a plan has in common; as the arguments of `plan`.
+
+    Attributes:
+        sequences: None: one, in the steady state; else so many with a step in flight.
+    """
 
     memory: Memory
     page_size: int
     elements: Elements
     wanted: int | None
-    sequences: int
+    sequences: int | None
     order: Order
     layout: Layout | None
     draft: ModelSpec | None
@@ -52,28 +56,66 @@ def plan_ranks(request: Request) -> Plan | None:
     found = [one for one in made if one is not None]
     if len(found) < len(made):
         return None
-    return found[0] if len(found) == 1 else _agree(found, request)
+    one = found[0] if len(found) == 1 else _agree(found, request)
+    return None if one is None else replace(one, request=request)
+
+
+def longest_alone(request: Request, start: int) -> int:
+    """The longest sequence a plan of this memory accepts, looked for from ``start``. O(plans)."""
+
+    def fits(length: int) -> bool:
+        return plan_ranks(request._replace(wanted=length, sequences=None)) is not None
+
+    low, step = max(1, start), request.page_size
+    if fits(low):
+        high = min(low + step, MAX_PAGES + 1)
+        while high <= MAX_PAGES and fits(high):
+            step *= 8
+            low, high = high, min(high + step, MAX_PAGES + 1)
+    else:
+        low, high = 0, low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _agree(made: list[Plan], request: Request) -> Plan | None:
-    """Page ids are one space for all ranks: K of the fullest one, and the fewest pages of any."""
-    length = _scored_length(request.stages[0], request)
-    fullest = min(made, key=lambda one: one.max_sequences(length))
-    if any(set(one.groups) != set(fullest.groups) for one in made):
+    """Page ids are one space for all ranks: the K of one of them, and the fewest pages of any.
+
+    Of the K that ranks would choose for themselves those in which the most sequences fit count.
+    """
+    if any(set(one.groups) != set(made[0].groups) for one in made):
         raise PlanError("pp", len(made), "each rank must have layers of every group")
-    like = fullest if fullest.packed else None
     request = request._replace(page_size=max(one.page_size for one in made))
+    length = scored_length(request.stages[0], request)
+    leaders: dict[tuple[tuple[int, int], ...], int] = {}
+    for number, one in enumerate(made):
+        if one.packed or not leaders:
+            cuts = tuple((group.pages_per_parent, group.parts) for group in one.groups.values())
+            leaders.setdefault(cuts, number)
+    found = [_led(made, number, request) for number in leaders.values()]
+    fit = [one for one in found if one is not None]
+    return max(fit, key=lambda one: one.max_sequences(length), default=None)
+
+
+def _led(made: list[Plan], leader: int, request: Request) -> Plan | None:
+    """The plan of the rank with the fewest pages where all have the K of rank ``leader``."""
+    like = made[leader] if made[leader].packed else None
     pages, ranks = MAX_PAGES, made
+    room: list[int] = []
     for _ in range(2):  # the second time with no more pages than any rank had room for
         tried = [_plan_rank(stage, request, like, pages) for stage in request.stages]
         ranks = [one for one in tried if one is not None]
         if len(ranks) < len(tried):
             return None
+        room = room or [one.num_pages for one in ranks]
         pages = min(one.num_pages for one in ranks)
-    tightest = min(ranks, key=lambda one: one.budget.remainder if one.budget else 0)
+    left = [one.budget.remainder if one.budget else 0 for one in ranks]
+    rank = min(range(len(ranks)), key=lambda at: (room[at], at != leader, left[at]))
     longest = min(one.max_length or MAX_PAGES for one in ranks)
     stages = tuple(replace(one, max_length=longest) for one in ranks)
-    return replace(tightest, max_length=longest, stages=stages)
+    return replace(ranks[rank], max_length=longest, stages=stages, rank=rank, leader=leader)
 
 
 def _plan_rank(spec: ModelSpec, request: Request, like: Plan | None, most: int) -> Plan | None:
@@ -168,7 +210,7 @@ def _plan_packed(
     most: int,
 ) -> Plan | None:
     page_size, total = request.page_size, request.memory.available
-    length = _scored_length(spec, request)
+    length = scored_length(spec, request)
     pages = {
         name: max(1, life.steady_pages(length, page_size)) if life.form == "tokens" else 1
         for name, life in lifetimes.items()
@@ -180,7 +222,8 @@ def _plan_packed(
         else {g.name: (g.pages_per_parent, g.parts) for g in like.groups.values()}
     )
     limits = Limits(most - 1, 2**31 // page_size - 1)
-    packing = pack(groups, states, pages, total, limits, _state_layers(request), fixed)
+    wish = {name: _wished(life, request, spec) for name, life in lifetimes.items()}
+    packing = pack(groups, states, pages, total, limits, _state_layers(request), fixed, wish)
     if packing is None:
         return None
     per, loads = packing.per_parent, packing.loads
@@ -193,6 +236,26 @@ def _plan_packed(
     }
     tensors = tuple(lay_packed(packing))
     return _made(spec, request, page_size, packing.parents + 1, plans, budget, tensors, "packed")
+
+
+def _wished(lifetime: Lifetime, request: Request, spec: ModelSpec) -> int:
+    """Pages of a group, a state as one, that the sequences asked for take at once."""
+    many, length = request.sequences or 1, request.wanted or spec.max_length or 1
+    if lifetime.form != "tokens":
+        return many * (
+            1 if lifetime.form == "state" else -(-_input_tokens(spec) // request.page_size)
+        )
+    pages = many * lifetime.steady_pages(length, request.page_size)
+    if request.sequences is None:
+        return pages
+    step = request.max_step_tokens
+    return pages + in_flight_pages(lifetime, many, length, request.page_size, step)
+
+
+def _input_tokens(spec: ModelSpec) -> int:
+    """Positions of the longest input that cross attention sees; 0: unknown."""
+    inputs = [kind.length or 0 for _, kind in spec.kinds() if isinstance(kind, Cross)]
+    return max(inputs, default=0)
 
 
 def _state_layers(request: Request) -> int:
@@ -226,7 +289,8 @@ def _packed_budget(total: int, packing: Packing, groups: dict[str, list[Componen
     )
 
 
-def _scored_length(spec: ModelSpec, request: Request) -> int:
+def scored_length(spec: ModelSpec, request: Request) -> int:
+    """Tokens of the sequences a packed layout is chosen for. O(1)."""
     return request.wanted or spec.max_length or _SCORED_LENGTH
 
 
@@ -260,9 +324,8 @@ def _made(
     tensors: tuple[TensorPlan, ...],
     layout: Layout,
 ) -> Plan:
-    inputs = [kind.length or 0 for _, kind in spec.kinds() if isinstance(kind, Cross)]
     if "cross" in groups:
-        groups = groups | {"cross": replace(groups["cross"], input_tokens=max(inputs, default=0))}
+        groups = groups | {"cross": replace(groups["cross"], input_tokens=_input_tokens(spec))}
     return Plan(
         page_size=page_size,
         num_pages=num_pages,
@@ -284,7 +347,8 @@ def _with_length(made: Plan, request: Request) -> Plan | None:
     assert made.spec is not None
     if not made.parents(1, 1):
         raise PlanError("spec", made.spec.name, "cross inputs alone are planned by their length")
-    if made.parents(request.sequences, request.wanted or 1) > made.usable_pages:
+    many, in_flight = request.sequences or 1, request.sequences is not None
+    if made.parents(many, request.wanted or 1, in_flight=in_flight) > made.usable_pages:
         return None
-    longest = request.wanted or min(made.spec.max_length or MAX_PAGES, made.tokens)
+    longest = request.wanted or min(made.spec.max_length or MAX_PAGES, made.longest_of(1))
     return replace(made, max_length=longest)

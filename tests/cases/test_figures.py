@@ -9,6 +9,7 @@ import yaml
 
 import octavo
 from octavo import Attention, Cache, ModelSpec
+from octavo.planning import memory_for
 from octavo.spec import Latent, State
 
 DATA = Path(__file__).parent / "data"
@@ -108,6 +109,18 @@ def test_depth_decoders(model):
     assert plan.depth_bytes == plan.to_dict()["depth_bytes_per_sequence"]
 
 
+def computed(plan, sequences, *, prefix):
+    """A cache in which so many prompts of 32,768 tokens were computed 2,048 at a time, and them."""
+    cache, rows = Cache(plan, max_sequences=32, prefix=prefix), []
+    for number in range(sequences):
+        rows.append(cache.admit(np.full(32768, number, np.int32), limit=32768))
+        while rows[-1].computed < 32768:
+            stop = min(rows[-1].computed + 2048, rows[-1].next_stop or 32768)
+            cache.commit(cache.extend([rows[-1]], stop - rows[-1].computed))
+    cache.check()
+    return cache, rows
+
+
 @pytest.mark.parametrize(
     ("model", "sequences", "engine"),
     [
@@ -123,14 +136,41 @@ def test_promised_sequences_are_held(model, sequences, engine, prefix):
     ``engine``: what vLLM says of the same memory; Qwen3-Next there with pages of 1,056 tokens.
     """
     plan = planned(model, max_length=32768)
-    cache, rows = Cache(plan, max_sequences=32, prefix=prefix), []
-    for number in range(int(plan.max_sequences(32768))):
-        rows.append(cache.admit(np.full(32768, number, np.int32), limit=32768))
-        while rows[-1].computed < 32768:
-            stop = min(rows[-1].computed + 2048, rows[-1].next_stop or 32768)
-            cache.commit(cache.extend([rows[-1]], stop - rows[-1].computed))
-    cache.check()
+    cache, rows = computed(plan, int(plan.max_sequences(32768)), prefix=prefix)
 
     assert plan.max_sequences(32768) >= Fraction(str(sequences)) > engine
     assert [32768] * int(sequences) == [row.computed for row in rows]
     assert 0 == cache.stats().preemptions
+
+
+@pytest.mark.parametrize(
+    ("model", "sequences"),
+    [("gpt-oss-20b", 20), ("Gemma-3-27B", 5), ("Phi-3-mini-4k", 21), ("Qwen3-Next-80B-A3B", 19)],
+)
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_wish_is_held_in_the_memory_that_is_enough(model, sequences, prefix):
+    """What windows hold while a prompt runs in chunks is in the memory that is said to do."""
+    memory = memory_for(spec_of(model), sequences=sequences, length=32768)
+    plan = octavo.plan(spec_of(model), memory, max_length=32768, sequences=sequences)
+    cache, rows = computed(plan, sequences, prefix=prefix)
+
+    assert [32768] * sequences == [row.computed for row in rows]
+    assert 0 == cache.stats().preemptions
+    assert sequences <= plan.max_sequences_in_flight(32768) <= plan.max_sequences(32768)
+
+
+@pytest.mark.parametrize("model", FIGURES)
+@pytest.mark.parametrize("layout", ["packed", "slab", "component"])
+@pytest.mark.parametrize("length", [None, 1000, 32768])
+def test_the_longest_sequence_that_fits_alone_is_accepted(model, layout, length):
+    """What a plan of any length calls the longest is what may be asked for, and no token more."""
+    try:
+        plan = planned(model, layout=layout, max_length=length)
+    except octavo.BudgetTooSmall:
+        pytest.skip("it does not fit at all")
+    longest = plan.tokens
+
+    assert longest == planned(model, layout=layout, max_length=longest).tokens
+    if longest < 2**31 - 1:
+        with pytest.raises(octavo.PlanError):
+            planned(model, layout=layout, max_length=longest + 1)

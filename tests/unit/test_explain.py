@@ -1,10 +1,13 @@
 """A plan told in words."""
 
+import re
+
 import pytest
 
 import octavo
 from octavo import Attention, ModelSpec, Plan
-from octavo.explain import amount
+from octavo.budget import parse_memory
+from octavo.explain import amount, enough
 from octavo.spec import Latent, State
 
 
@@ -30,18 +33,30 @@ def test_amounts_in_binary_units(size, text):
     assert text == amount(size)
 
 
+@pytest.mark.parametrize("size", [1, 1023, 1025, 2**20 - 1, 2**20 + 1, 65_618_720_996, 2**40 + 1])
+def test_an_amount_to_type_is_enough(size):
+    """Rounded up, by less than a hundredth of its unit: what is read again is no less."""
+    again = parse_memory(enough(size).removesuffix("bytes"))
+
+    assert size <= again <= size + max(size // 100, 1)
+    assert amount(again) == amount(again, up=True)
+
+
 def test_explanation_of_a_model():
     """Each line gives a figure and the arithmetic behind it."""
     spec = ModelSpec("small", (Attention(2, 16, 16),) * 2 + (Attention(1, 24, 8),), 64)
     plan = octavo.plan(spec, "1MiB", page_size=4)
     one = "2 layers x 2 heads x (16 + 16) x 2 bytes + 1 layer x 1 head x (24 + 8) x 2 bytes"
-    parts = "818 pages 1,047,040 + null page 1,280 + remainder 256"
+    parts = (
+        "818 pages x 1,280 (1,047,040) + null page (page 0, never handed out) 1,280 + remainder 256"
+    )
 
     assert [
         "model      small, 3 layers",
         "pages      of 4 tokens; bf16; component layout",
         f"one token  {one} = 320 bytes",
         "one page   4 tokens = 1,280 bytes",
+        "sequence   of 64 tokens: full 16 pages x 1,280 = 20,480 bytes",
         f"memory     1 MiB = {parts} bytes",
         "capacity   3,272 tokens: 51.12 sequences of 64",
         "reuse      prefixes in steps of 4 tokens",
@@ -52,19 +67,22 @@ MIXED = """
 model       mixed, 4 layers
 pages       of 4 tokens; bf16, states fp32, convolutions bf16; packed layout
 
-group     layers  keeps              bytes a token  page bytes  padding  pages  a parent
-window_8       2  the last 8 tokens            256       1,024        0  1,023         1
-full           2  every token                  256       1,024        0  1,023         1
-state          2  one state                      -         512      184  2,046         2
+group     layers  keeps              bytes a token  page bytes  padding  pages if all  a parent
+window_8       2  the last 8 tokens            256       1,024        0         1,023         1
+full           2  every token                  256       1,024        0         1,023         1
+state          2  one state                      -         512      184         2,046         2
+(pages if all: as many as there would be if all parents were bound to that group)
 
 one token   4 layers x 2 heads x (16 + 16) x 2 bytes = 512 bytes; 256 once every window is full
-sequence    328 bytes whatever its length
-one parent  1,024 bytes: 1 page of window_8, or 1 page of full, or 2 pages of state
-memory      1 MiB = 1,023 parents 1,037,899 + null page 1,024 + padding 9,653 bytes
+fixed       2 layers x (4 x 8 x 4 bytes + 6 x 3 x 2 bytes) = 328 bytes a sequence, whatever its length
+one parent  1,024 bytes, bound to one group at a time: 1 page of window_8, or 1 page of full, or 2 pages of state
+sequence    of 64 tokens: window_8 3 pages x 1,024 + full 16 pages x 1,024 + state 1 page x 512 = 19,968 bytes
+memory      1 MiB = 1,023 parents x 1,024 (1,047,552) + null page (page 0, never handed out) 1,024 bytes
+filled      1,047,552 = kept 1,037,899 + padding 9,653 bytes, as sequences of 64 tokens fill parents
 capacity    4,076 tokens: 52.46 sequences of 64
 reuse       prefixes in steps of 4 tokens, at saved states only (328 bytes each, as many as 1 token)
-in flight   524,288 bytes while a step of 2,048 tokens runs, once for all sequences
-"""
+in flight   524,288 bytes while a step of 2,048 tokens runs, once for all sequences: 31 sequences of 64 with it
+"""  # noqa: E501
 
 
 def test_explanation_of_groups():
@@ -116,6 +134,66 @@ def test_parts_of_the_memory_are_all_told():
 
     for part in (plan.budget.payload, plan.budget.null_page, plan.budget.remainder):
         assert f"{part:,}" in line
+
+
+@pytest.mark.parametrize("layout", ["component", "slab", "packed"])
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "int8"}, {"draft": ModelSpec("d", (Attention(1, 4, 4),))}]
+)
+def test_the_memory_can_be_checked(layout, options):
+    """Pages times their bytes are what they hold and padding; with the rest they are the memory."""
+    layers = (Attention(2, 16, 16, window=8), (Attention(2, 16, 16), State((4, 8), (6, 3)))) * 2
+    plan = octavo.plan(ModelSpec("m", layers, 64), 10**6, page_size=4, layout=layout, **options)
+    lines = {text[:10].strip(): text[11:] for text in plan.explain().splitlines()}
+    memory = lines["memory"].partition("=")[2].replace("(page 0, never handed out) ", "")
+    count, size, pool, *rest = map(number, re.findall(r"\d[\d,]*", memory))
+
+    assert pool == count * size
+    assert 10**6 == pool + sum(rest)
+    if "filled" in lines:
+        told = lines["filled"].partition(" bytes")[0]
+        whole, *parts = map(number, re.findall(r"\d[\d,]*", told))
+        assert pool == whole == sum(parts)
+    else:
+        assert plan.budget.payload == pool
+
+
+def number(text):
+    """An int with separators."""
+    return int(text.replace(",", ""))
+
+
+def test_what_a_step_leaves_room_for_is_told():
+    """Where fewer whole sequences fit beside a step the text and the data say how many."""
+    plan = octavo.plan(ModelSpec("w", (Attention(2, 16, 16, window=8),), 64), 10**5, page_size=4)
+
+    assert plan.to_dict()["max_sequences_in_flight"] < int(plan.max_sequences(64))
+    assert f": {plan.max_sequences_in_flight(64)} sequences of 64 with it" in plan.explain()
+
+
+def test_grown_pages_long_lengths_and_prediction_layers_are_told():
+    """What the plan did on its own, or left out, is said."""
+    spec = ModelSpec("h", (Attention(1, 8, 8), State((64, 64))), 1024, mtp=(Attention(1, 8, 8),))
+    text = octavo.plan(spec, 10**7, max_length=2000, layout="slab").explain()
+
+    assert "512 tokens (grown from 16 so that a page covers a state)" in text
+    assert "(beyond the model's own 1,024)" in text
+    assert "1 prediction layer of the config: --mtp 1" in text
+    assert "1 layer x (64 x 64 x 4 bytes) = 16,384 bytes a sequence" in text
+
+
+def test_the_rank_that_decides_is_told():
+    """The rank with room for the fewest pages, and whose pages a parent all ranks took."""
+    layers = (Attention(2, 16, 16, window=8), Attention(2, 16, 16))
+    spec = ModelSpec("deep", layers * 4 + (Attention(2, 16, 16),), 128)
+    plan = octavo.plan(spec, 300_000, page_size=4, pp=2)
+
+    assert (
+        f"rank {plan.rank + 1}, which has room for the fewest pages; pages a parent are its own"
+        in plan.explain()
+    )
+    assert plan.stages[plan.rank].groups == plan.groups
+    assert plan.leader == plan.rank == plan.to_dict()["rank"]
 
 
 def test_a_pool_too_small_for_the_models_own_length_says_so():

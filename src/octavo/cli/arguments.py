@@ -42,6 +42,11 @@ def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
     return convert
 
 
+def length(text: str) -> int:
+    """Tokens of at least 1: ``32768``, or ``32k`` in 1024s."""
+    return whole_number(1)(text) if text[-1:].lower() != "k" else 1024 * whole_number(1)(text[:-1])
+
+
 def temperature(text: str) -> float:
     """A finite number of at least 0."""
     value = _number(text)

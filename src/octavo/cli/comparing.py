@@ -12,6 +12,7 @@ from octavo.spec import ModelSpec
 CHOICES = ("page-size", "dtype", "memory")
 _PAGE_SIZES = (1, 16, 32, 64, 256)
 _DTYPES = ("fp32", "bf16", "fp8", "int8", "int4")
+_SHORT = 1000  # tokens of the shorter sequences that page sizes are compared at
 _HEAD = ("bytes a token", "padding", "tokens", "sequences")
 
 Row = dict[str, Any]
@@ -50,16 +51,23 @@ def _row(spec: ModelSpec, memory: int, wanted: dict[str, Any], name: str, length
     except PlanError as error:
         return {"choice": name, "refused": str(error)}
     assert plan.budget is not None
+    token_groups = [group for group in plan.groups.values() if group.lifetime.form == "tokens"]
     return {
         "choice": name,
         "page_size": plan.page_size,
         "dtype": wanted["dtype"],
+        "scales": plan.elements.scales if plan.elements else None,
         "memory": memory,
         "bytes_per_token": plan.bytes_per_token,
         "padding": plan.budget.padding,
         "tokens": plan.tokens,
         "length": length,
         "max_sequences": int(plan.max_sequences(length) * 100) / 100,
+        "lost_bytes": sum(map(plan.cost, token_groups)) // 2,
+        "reuse_tokens": plan.reuse_tokens,
+        "table_entries": sum(g.steady_pages(length, plan.page_size) for g in token_groups),
+        "max_sequences_short": int(plan.max_sequences(min(_SHORT, length)) * 100) / 100,
+        "short_length": min(_SHORT, length),
     }
 
 
@@ -73,18 +81,33 @@ def _planned(spec: ModelSpec, memory: int, wanted: dict[str, Any]) -> Plan:
 
 def table(found: Sequence[Row], choice: str) -> list[list[str]]:
     """Cells of a table with its header; what was refused is left out. O(rows)."""
-    cells = [[choice, *_HEAD]]
-    for row in found:
-        if "refused" not in row:
-            numbers = [f"{row[name]:,}" for name in ("bytes_per_token", "padding", "tokens")]
-            cells.append([row["choice"], *numbers, f"{row['max_sequences']:,.2f}"])
+    told = [row for row in found if "refused" not in row]
+    of = f" of {told[0]['length']:,}" if told else ""
+    cells = [[choice, *_HEAD[:-1], _HEAD[-1] + of]]
+    for row in told:
+        numbers = [f"{row[name]:,}" for name in ("bytes_per_token", "padding", "tokens")]
+        cells.append([_name(row, choice), *numbers, f"{row['max_sequences']:,.2f}"])
+    if choice == "page-size":
+        short = f"of {told[0]['short_length']:,}" if told else ""
+        cells[0] += [short, "lost a sequence", "reuse in steps of", "table entries"]
+        for row, line in zip(told, cells[1:], strict=True):
+            names = ("lost_bytes", "reuse_tokens", "table_entries")
+            line += [f"{row['max_sequences_short']:,.2f}", *(f"{row[name]:,}" for name in names)]
     return cells
+
+
+def _name(row: Row, choice: str) -> str:
+    """What was chosen; with the scales of a quantised type."""
+    scaled = choice == "dtype" and row["scales"] not in (None, "none")
+    return f"{row['choice']}, scale a {row['scales']}" if scaled else str(row["choice"])
 
 
 def lines(found: Sequence[Row], choice: str) -> list[str]:
     """The table as text, and below it why a plan is left out. O(rows)."""
-    length = next((f" of {row['length']:,}" for row in found if "length" in row), "")
-    cells = table(found, choice)
-    cells[0][-1] += length
     refused = [f"{row['choice']}: {row['refused']}" for row in found if "refused" in row]
-    return [*explain.table(cells), *refused]
+    notes = []
+    if choice == "page-size":
+        notes = [
+            "(lost: half a page a group, in bytes; table entries: pages of a longest sequence)"
+        ]
+    return [*explain.table(table(found, choice)), *notes, *refused]

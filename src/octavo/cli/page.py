@@ -8,17 +8,17 @@ from html import escape
 from typing import NamedTuple
 
 from octavo import explain
-from octavo.plans import Plan
+from octavo.plans import GroupPlan, Plan
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #5a6472; --back: #fbfaf7; --line: #d9d6cd;
   --on: #10141b; --c0: #6fa8d6; --c1: #86c29a; --c2: #e0b060; --c3: #d392b2; --c4: #85b5c4;
-  --c5: #b0a0d8; --taken: #a9aeb6; --taken2: #bcc0c7; --taken3: #d0d3d8; --scales: #b6d2ea;
-  --draft: #d8c48a; --padding: #e6dcc4; --null: #8b919a; --rest: #efeeea; }
+  --taken: #8d939c; --taken2: #b3b8bf; --taken3: #d6d9dd; --scales: #b6d2ea;
+  --draft: #d8c48a; --padding: #e6dcc4; --null: #4a515b; --rest: #efeeea; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e4de; --soft: #a2a8b0; --back: #16191e;
   --line: #343a43; --c0: #5b9fd0; --c1: #76b98b; --c2: #dca551; --c3: #c9789d; --c4: #74a3b3;
-  --c5: #a191cc; --taken: #9299a3; --taken2: #838a94; --taken3: #757b85; --scales: #8fb4d1;
-  --draft: #b59a55; --padding: #a89a7a; --null: #c3c8ce; --rest: #3a404a; } }
+  --taken: #a9b0ba; --taken2: #7f8691; --taken3: #5f6671; --scales: #8fb4d1;
+  --draft: #b59a55; --padding: #a89a7a; --null: #f0f2f4; --rest: #3a404a; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
@@ -34,7 +34,7 @@ p { margin: .3rem 0; } .soft { color: var(--soft); } .big + p { margin-top: 1rem
   border: 1px solid var(--line); }
 .bar.thin { height: 2.2rem; }
 .bar i { display: block; min-width: 0; overflow: hidden; white-space: nowrap; font-style: normal;
-  text-overflow: ellipsis; font-size: .8rem; color: var(--on); padding: .3rem 0 0 .4rem; }
+  font-size: .8rem; color: var(--on); padding: .3rem 0 0 .4rem; }
 .bar i:empty { padding: 0; }
 .bar i + i { border-left: 1px solid var(--back); }
 .key { list-style: none; margin: .8rem 0 0; padding: 0; display: grid; gap: .15rem 1.6rem;
@@ -51,6 +51,11 @@ dl { margin: 0; } dt { color: var(--soft); margin-top: .6rem; }
 dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 @media (min-width: 44rem) { dl { display: grid; grid-template-columns: 8rem 1fr; gap: .35rem 1rem; }
   dt { margin: 0; } .bar { height: 5.5rem; } }
+@media (max-width: 44rem) { th { display: none; } tr { display: block; padding: .5rem 0;
+  border-bottom: 1px solid var(--line); } td, td.n { display: flex; justify-content: space-between;
+  gap: 1rem; padding: .1rem 0; border: 0; text-align: right; white-space: normal; }
+  td::before { content: attr(data-of); color: var(--soft); text-align: left; }
+  td:first-child { font-weight: 600; } table { min-width: 0; width: 100%; } }
 @media (max-width: 30rem) { .key { grid-template-columns: 1fr; } }
 @media print { .bar, .key s { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
@@ -104,17 +109,30 @@ def _by_group(plan: Plan, payload: int) -> list[Piece]:
     shares[-1] += payload - sum(shares)
     states = {"state": "states"}
     return [
-        Piece(states.get(plan.groups[name].lifetime.form, f"KV {name}"), share, f"c{at % 6}")
-        for at, (name, share) in enumerate(zip(weights, shares, strict=True))
+        Piece(
+            states.get(plan.groups[name].lifetime.form, f"KV {name}"),
+            share,
+            _color(plan.groups[name]),
+        )
+        for name, share in zip(weights, shares, strict=True)
     ]
+
+
+def _color(group: GroupPlan) -> str:
+    """One colour a kind of group, on every page."""
+    if group.lifetime.form != "tokens":
+        return {"state": "c3", "cross": "c4"}[group.lifetime.form]
+    if not group.slides:
+        return "c0"
+    return "c1" if hasattr(group.lifetime, "window") else "c2"
 
 
 def sequence_pieces(plan: Plan) -> list[Piece]:
     """What one sequence of the longest length keeps in each group. O(groups)."""
     longest = plan.max_length or plan.tokens
     return [
-        Piece(group.name, plan.kept_in(group, longest), f"c{at % 6}")
-        for at, group in enumerate(plan.groups.values())
+        Piece(group.name, plan.kept_in(group, longest), _color(group))
+        for group in plan.groups.values()
     ]
 
 
@@ -123,7 +141,7 @@ def _bar(pieces: Sequence[Piece], *, thin: bool = False) -> str:
     parts = "".join(
         f'<i style="flex:{piece.bytes} 1 0;background:var(--{piece.color})" '
         f'title="{escape(piece.name)}: {piece.bytes:,} bytes">'
-        f"{escape(piece.name) if piece.bytes * 12 > total else ''}</i>"
+        f"{_label(piece, total)}</i>"
         for piece in pieces
     )
     rows = "".join(
@@ -133,6 +151,12 @@ def _bar(pieces: Sequence[Piece], *, thin: bool = False) -> str:
         for piece in pieces
     )
     return f'<div class="bar{" thin" if thin else ""}">{parts}</div><ul class="key">{rows}</ul>'
+
+
+def _label(piece: Piece, total: int) -> str:
+    """The name where the piece is wide enough for it on a phone, else nothing."""
+    letters = 42 * piece.bytes // total - 2  # 42 small letters fill a bar 360 pixels wide
+    return escape(piece.name) if len(piece.name) <= letters else ""
 
 
 def _percent(size: int, total: int) -> str:
@@ -145,8 +169,8 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{' class=n' if number else ''}>{escape(cell)}</{tag}>"
-            for cell, number in zip(row, numbers, strict=True)
+            f'<{tag}{" class=n" if number else ""} data-of="{escape(head)}">{escape(cell)}</{tag}>'
+            for head, cell, number in zip(rows[0], row, numbers, strict=True)
         )
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows[1:])
@@ -165,17 +189,21 @@ def _facts(plan: Plan) -> Iterable[tuple[str, str]]:
         yield "whatever the length, a sequence", explain.amount(plan.fixed_bytes_per_sequence)
 
 
-def render(plan: Plan, remarks: Sequence[str], compared: Sequence[Sequence[str]]) -> str:
+def render(
+    plan: Plan, remarks: Sequence[str], compared: Sequence[Sequence[str]], title: str = ""
+) -> str:
     """The page as text.
 
     Args:
         plan: with bytes.
         remarks: sentences shown below the figures.
         compared: cells of a table of further plans with its header; empty: none.
+        title: what to call the model beside its type.
 
     Cost: O(layers).
     """
     name = plan.spec.name if plan.spec else "pages"
+    name = f"{title} ({name})" if title and title != name else name
     device = explain.amount(plan.memory.device) if plan.memory else ""
     facts = "".join(f"<div><b>{escape(b)}</b>{escape(a)}</div>" for a, b in _facts(plan))
     said = "".join(f"<p>{escape(text)}</p>" for text in remarks)
@@ -190,6 +218,7 @@ def render(plan: Plan, remarks: Sequence[str], compared: Sequence[Sequence[str]]
         if len(plan.groups) > 1
         else "",
         f"<h2>Groups of layers</h2>{_table(explain.group_rows(plan))}",
+        f'<p class="soft">{escape(explain.note(plan))}</p>',
         f"<h2>Compared</h2>{_table(compared)}" if compared else "",
         f"<h2>The arithmetic</h2><dl>{terms}</dl>",
     ]

@@ -1,6 +1,7 @@
 """``octavo plan CONFIG``: what fits into a memory, and where each byte goes. Needs no PyTorch."""
 
 import argparse
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import octavo
 from octavo.cli import arguments, comparing
 from octavo.engine import hub
-from octavo.explain import amount
+from octavo.errors import BudgetTooSmall
+from octavo.explain import counted, enough
 from octavo.planning import memory_for
 from octavo.plans import Plan
 from octavo.spec import ModelSpec
@@ -113,9 +115,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 def _add_sequences(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-len",
-        type=arguments.whole_number(1),
+        type=arguments.length,
         metavar="N",
-        help="longest sequence in tokens (default: the model's own)",
+        help="longest sequence in tokens, such as 32768 or 32k (1024s) (default: the model's own)",
     )
     parser.add_argument(
         "--max-seqs",
@@ -127,9 +129,13 @@ def _add_sequences(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the plan."""
-    spec = octavo.ModelSpec.from_config(_config(options.config)).with_mtp(options.mtp)
+    spec = octavo.ModelSpec.from_config(_config(options.config))
+    if options.mtp > len(spec.mtp):
+        there = f"has {counted(len(spec.mtp), 'prediction layer')}"
+        raise arguments.UsageError(f"--mtp is {options.mtp}; the config {there}")
+    spec = spec.with_mtp(options.mtp)
     wanted = _wanted(options)
-    plan = octavo.plan(spec, options.memory, **wanted)
+    plan = _planned(spec, options.memory, wanted, options.max_seqs)
     wish = None if options.max_seqs is None else _wish(spec, plan, options.max_seqs, wanted)
     rows = comparing.rows(spec, options.memory, wanted, plan, options.compare)
     if options.json:
@@ -142,7 +148,9 @@ def run(options: argparse.Namespace) -> None:
 
         tables = [_told(wish)] if wish else []
         compared = comparing.table(rows, options.compare) if options.compare else []
-        Path(options.html).write_text(render(plan, tables, compared), encoding="utf-8")
+        Path(options.html).write_text(
+            render(plan, tables, compared, _title(options.config)), encoding="utf-8"
+        )
         print(f"wrote {options.html}")
     else:
         print(plan.explain())
@@ -150,6 +158,17 @@ def run(options: argparse.Namespace) -> None:
             print(f"\n{_told(wish)}")
         if options.compare:
             print("", *comparing.lines(rows, options.compare), sep="\n")
+
+
+def _planned(spec: ModelSpec, memory: int, wanted: dict[str, Any], sequences: int | None) -> Plan:
+    """The plan; where so many sequences do not fit one without them, and without the length."""
+    if sequences is None:
+        return octavo.plan(spec, memory, **wanted)
+    length = wanted["max_length"] or spec.max_length
+    for changed in ({"max_length": length, "sequences": sequences}, {}):
+        with contextlib.suppress(BudgetTooSmall):
+            return octavo.plan(spec, memory, **wanted | changed)
+    return octavo.plan(spec, memory, **wanted | {"max_length": None})
 
 
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
@@ -166,20 +185,30 @@ def _wish(spec: ModelSpec, plan: Plan, sequences: int, wanted: dict[str, Any]) -
     return {
         "sequences": sequences,
         "length": length,
-        "fits": plan.parents(sequences, length) <= plan.usable_pages,
-        "max_length": plan.max_length_for(sequences),
+        "fits": plan.parents(sequences, length, in_flight=True) <= plan.usable_pages,
+        "max_length": plan.max_length_for(sequences, in_flight=True),
         "memory": memory_for(spec, sequences=sequences, length=length, **options),
     }
 
 
 def _told(wish: dict[str, Any]) -> str:
     many = f"{wish['sequences']:,} sequences of {wish['length']:,} tokens"
-    memory = f"{amount(wish['memory'])} ({wish['memory']:,} bytes)"
+    memory = f"{enough(wish['memory'])} ({wish['memory']:,} bytes)"
     if wish["fits"]:
         return f"{many} fit; {memory} would be enough"
     longest = wish["max_length"]
     shorter = f"of {longest:,} tokens they do" if longest else "nor do so many of one token"
     return f"{many} do not fit; {shorter}, and {memory} would be enough"
+
+
+def _title(name: str) -> str:
+    """What people call the model: its name, or that of the file or the folder of config.json."""
+    path = Path(name)
+    return (
+        path.stem
+        if path.suffix == ".json" and path.stem != "config"
+        else (path.resolve().parent.name if path.suffix == ".json" else path.name)
+    )
 
 
 def _config(name: str) -> str | Path:
