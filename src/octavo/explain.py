@@ -251,7 +251,11 @@ def _sequence(plan: Plan) -> str:
         for group in plan.groups.values()
         if (pages := group.steady_pages(longest, plan.page_size))
     ]
-    return f"of {longest:,} tokens: {' + '.join(each)} = {plan.sequence_bytes(longest):,} bytes"
+    text = f"of {longest:,} tokens: {' + '.join(each)} = {plan.sequence_bytes(longest):,} bytes"
+    if plan.bytes_per_token_beyond_windows == plan.bytes_per_token:
+        return text
+    whole = plan.bytes_per_token * longest + plan.fixed_bytes_per_sequence
+    return f"{text}; an engine that keeps every token in every layer takes {whole:,}"
 
 
 def _page(plan: Plan) -> list[Line]:

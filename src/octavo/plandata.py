@@ -32,6 +32,8 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "bytes_per_token_beyond_windows": plan.bytes_per_token_beyond_windows,
         "fixed_bytes_per_sequence": plan.fixed_bytes_per_sequence,
         "sequence_bytes": plan.sequence_bytes(longest),
+        "sequence_bytes_without_windows": plan.bytes_per_token * longest
+        + plan.fixed_bytes_per_sequence,
         "max_sequences": int(plan.max_sequences(longest) * 100) / 100,
         "max_sequences_in_flight": plan.max_sequences_in_flight(longest),
         "tokens": plan.tokens,

@@ -160,8 +160,9 @@ def _too_small(request: "Request") -> PlanError:
     memory = request.memory
     need = _least(request)
     if need is None:
-        right = f"of {request.wanted} tokens they take more pages than an int32 can number"
-        return PlanError("sequences", request.sequences, right)
+        of = "the model's longest" if request.wanted is None else f"{request.wanted:,} tokens"
+        right = f"sequences of {of} take more than 2**31 token slots, or 2**63 bytes"
+        return PlanError("sequences", request.sequences or 1, right)
     enough = plan_ranks(request._replace(memory=memory._replace(available=need)))
     assert enough is not None
     terms = _terms(enough, request)

@@ -340,8 +340,8 @@ class Plan:
         """
         return self.parents(1, length)
 
-    def max_sequences(self, length: int) -> "Fraction":
-        """Sequences of ``length`` tokens that fit at once, exactly. O(groups).
+    def max_sequences(self, length: int | None = None) -> "Fraction":
+        """Sequences of ``length`` tokens, by default the longest, that fit at once. O(groups).
 
         The steady state: one state each and no snapshot, and windows as they are when sequences
         run token by token; what a step holds in flight is not taken off (see
@@ -356,6 +356,8 @@ class Plan:
         """
         from fractions import Fraction  # here: it costs a tenth of importing octavo
 
+        if length is None:
+            length = self.max_length or self.tokens
         steady = self._steady(check_int("length", length, 1))
         share = sum((Fraction(pages, each) for pages, each in steady), Fraction(0))
         if not share:

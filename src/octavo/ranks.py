@@ -211,10 +211,14 @@ def _plan_packed(
 ) -> Plan | None:
     page_size, total = request.page_size, request.memory.available
     length = scored_length(spec, request)
+    input_pages = -(-_input_tokens(spec) // page_size)
+    alone = {"state": 1, "cross": max(1, input_pages)}
     pages = {
-        name: max(1, life.steady_pages(length, page_size)) if life.form == "tokens" else 1
+        name: alone.get(life.form) or max(1, life.steady_pages(length, page_size))
         for name, life in lifetimes.items()
     }
+    if any(sum(part.bytes for part in found) > total for found in groups.values()):
+        return None  # not even one page
     states = next((name for name, life in lifetimes.items() if life.form == "state"), None)
     fixed = (
         None

@@ -67,6 +67,9 @@ def test_a09_windows_end_growth():
     assert 6_543_114_240 == 32 * plan.kept_bytes(8192)
     assert 12_884_901_888 == 32 * 8192 * plan.bytes_per_token
     assert "49,152 bytes; 24,576 once every window is full" in plan.explain()
+    told = octavo.plan(plan.spec, "16GiB", max_length=8192)
+    assert 12_884_901_888 == 32 * told.to_dict()["sequence_bytes_without_windows"]
+    assert "an engine that keeps every token in every layer takes 402,653,184" in told.explain()
     assert 6_543_114_240 <= 32 * plan.sequence_bytes(8192) < 6_660_000_000
 
 

@@ -38,7 +38,10 @@ def _variants(
         return [(str(size), memory, {"page_size": size}) for size in sizes]
     if choice == "dtype":
         names = dict.fromkeys((*_DTYPES[:2], wanted["dtype"], *_DTYPES[2:]))
-        return [(name, memory, {"dtype": name, "scales": None}) for name in names]
+        return [
+            (name, memory, {} if name == wanted["dtype"] else {"dtype": name, "scales": None})
+            for name in names
+        ]
     if choice == "memory":
         sizes = [memory // 4, memory // 2, memory, 2 * memory, 4 * memory]
         return [(explain.amount(size), size, {}) for size in sizes]
