@@ -75,9 +75,7 @@ def test_a_lost_handle_gives_its_pages_back(per_parent, guarantee, moment):
         cache.resume(row)
     handles = [row]
     del row
-    with pytest.warns(
-        ResourceWarning, match="sequence 'lost' was collected before"
-    ):
+    with pytest.warns(ResourceWarning, match="sequence 'lost' was collected before"):
         handles.clear()
     gc.collect()
     cache.check()

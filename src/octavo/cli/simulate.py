@@ -24,8 +24,8 @@ _PLAN = ("scales", "tp", "utilization", "weights", "activations")
 _REQUESTS = 500
 _PAUSE = 3.0  # seconds between lines of progress
 _LONG = 10.0  # seconds: what takes longer is told at the start
-_TOKENS_A_SECOND = {False: 30e6, True: 3e6}  # prompt tokens replayed, of a serial replay and timed
-_ANSWERED_A_SECOND = 30e3
+_TOKENS_A_SECOND = {False: 30e6, True: 6e6}  # prompt tokens replayed, of a serial replay and timed
+_ANSWERED_A_SECOND = 100e3
 _PAGE_BYTES, _TOKEN_BYTES = 80, 24  # of this process, measured: a page in use, a prompt's token
 
 
@@ -200,7 +200,7 @@ class _Bar:
         tokens = facts["input_tokens"] / _TOKENS_A_SECOND[timed]
         seconds = runs * (tokens + timed * facts["output_tokens"] / _ANSWERED_A_SECOND)
         if seconds > _LONG:
-            print(f"simulate: roughly {_duration(seconds)} to go", file=sys.stderr, flush=True)
+            print(f"simulate: this takes roughly {_duration(seconds)}", file=sys.stderr, flush=True)
 
     def begin(self, label: str) -> None:
         self._label = label

@@ -40,6 +40,7 @@ p {{ margin: 0.5rem 0; overflow-wrap: anywhere; }}
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 0.2rem 0.9rem 0.2rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }}
+.sweep {{ width: 100%; }}
 .sweep th, .sweep td {{ text-align: right; white-space: nowrap; }}
 .facts th {{ text-align: left; font-weight: 600; white-space: nowrap; }}
 svg {{ width: 100%; height: auto; display: block; }}
@@ -54,8 +55,10 @@ figure h2 {{ margin-top: 1.5rem; }}
   .desk {{ display: none; }}
   .phone {{ display: block; }}
   .sweep thead {{ display: none; }}
-  .sweep, .sweep tbody, .sweep tr {{ display: block; }}
+  .sweep, .sweep tbody {{ display: block; }}
   .sweep tr {{ padding: 0.5rem 0; border-bottom: 1px solid #999; }}
+  .sweep tr {{ display: grid; grid-template-columns: 1fr 1fr; column-gap: 1.5rem; }}
+  .sweep td:first-child, .sweep td[colspan] {{ grid-column: 1 / -1; }}
   .sweep td {{ display: flex; justify-content: space-between; border: 0; padding: 0.1rem 0;
     white-space: normal; }}
   .sweep td::before {{ content: attr(data-name); color: #666; }}
@@ -298,7 +301,7 @@ def _occupancy(axes: Any, run: Run, tally: Tally, until: float) -> None:
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(0, until or 1)
     axes.set_ylim(0, 1.12 * pool)
-    axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
+    axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), fontsize=10)
 
 
 _KINDS = {"live": "held", "evictable": "kept for reuse", "free": "free"}

@@ -173,7 +173,8 @@ def settings(
             setting = varied.setting(labelled, trace, serial=serial)
         except (BudgetTooSmall, LengthError) as error:
             first = first or error
-            yield TooSmall(at, value, _enough(error))
+            own = varied.own_page(trace, serial=serial)
+            yield TooSmall(at, value, _enough(error, beside=1 + own))
         else:
             made += 1
             yield setting
@@ -181,10 +182,11 @@ def settings(
         raise first
 
 
-def _enough(error: BudgetTooSmall | LengthError) -> str:
+def _enough(error: BudgetTooSmall | LengthError, beside: int) -> str:
+    """What would do; ``beside``: pages that are there beside those asked for."""
     if isinstance(error, BudgetTooSmall):
         return f"at least {amount(error.need)} needed"
-    return f"at least {error.low:,} pages needed" if error.low else str(error)
+    return str(error) if error.low is None else f"at least {error.low - beside:,} pages needed"
 
 
 def _paged(pool: Pool, value: str, trace: Trace) -> Pool:

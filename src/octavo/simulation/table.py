@@ -134,10 +134,11 @@ def _requests(run: Run, found: dict[str, Any]) -> str:
 def _pool(run: Run) -> str:
     plan, own = run.setting.plan, run.setting.own_page
     many = f"{len(run.tallies)} replicas with " if len(run.tallies) > 1 else ""
-    count = f"{plan.usable_pages - own:,}" + (f" + {own} for a prompt's own token" if own else "")
+    count = f"{plan.usable_pages - own:,}"
+    more = f" + {own} for a prompt's own token" if own else ""
     size = f" ({amount(plan.usable_pages * plan.page_bytes)})" if plan.page_bytes else ""
     if not plan.packed:
-        return f"{many}{count} pages of {plan.page_size} tokens{size}"
+        return f"{many}{count} pages of {plan.page_size} tokens{more}{size}"
     each = ", or ".join(
         f"{_pages(group.pages_per_parent)} of {name}" for name, group in plan.groups.items()
     )
