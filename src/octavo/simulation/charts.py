@@ -25,6 +25,7 @@ _STYLE = {
 }
 _MOST_REPLICAS = 8
 _NARROW, _WIDE = (4.9, 3.2), (11.5, 4.2)  # inches: legible on a phone, and on a desk
+_MOST_VALUES = 12  # written beside points of a narrow chart
 _LETTERS = 95  # of a line above a PNG
 _PAGE = """\
 <!doctype html>
@@ -225,6 +226,10 @@ def _first_tokens(axes: Any, runs: Sequence[Run], sweep: str) -> None:
     spreads = [run.latency()["time_to_first_token"] if run.jobs else {} for run in runs]
     lines = {cut: [spread.get(cut, 0.0) for spread in spreads] for cut in ("p99", "p50")}
     _curve(axes, runs, sweep, lines)
+    if sweep != "policy" and min(map(min, lines.values())) > 0:  # from milliseconds to minutes
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:,g}")
+        axes.set_ylim(min(map(min, lines.values())) / 3, 3 * max(map(max, lines.values())))
     axes.set_ylabel("seconds")
     axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
 
@@ -266,10 +271,12 @@ def _joined(
     axes: Any, at: Sequence[int], labels: Sequence[str], lines: dict[str, list[float]]
 ) -> None:
     axes.set_xscale("log", base=2)
+    narrow = axes.figure.get_figwidth() < _WIDE[0]
+    crowded = narrow and len(at) * len(lines) > _MOST_VALUES  # the table tells them
     for number, (name, values) in enumerate(lines.items()):
         colour, below = (_LINE, _OTHER)[number], number > 0
         axes.plot(at, values, "o-", color=colour, label=name, clip_on=False)
-        for place, value in enumerate(values):
+        for place, value in enumerate(() if crowded else values):
             rises = values[min(place + 1, len(values) - 1)] - values[max(place - 1, 0)]
             left = (rises > 0) != below
             axes.annotate(
@@ -284,7 +291,7 @@ def _joined(
             )
     axes.set_xticks(at, labels, fontsize=9, rotation=35, ha="right", rotation_mode="anchor")
     axes.minorticks_off()
-    axes.margins(x=0.08)
+    axes.margins(x=0.13 if narrow else 0.08)
 
 
 def _occupancy(axes: Any, run: Run, tally: Tally, until: float) -> None:

@@ -61,7 +61,7 @@ def setting_line(trace: Trace, runs: Sequence[Run], sweep: str | None) -> str:
     words = [
         f"model {setting.model}" if setting.model else "no model",
         "" if plan.dtype is None else str(plan.dtype),
-        f"pool {setting.label}" if sweep is None else f"sweep of {sweep}",
+        _swept(runs[0], sweep),
         "" if sweep == "page-size" else f"{plan.page_size} tokens a page",
         "" if sweep == "policy" else setting.policy,
         f"{setting.replicas} replica{'s' if setting.replicas > 1 else ''}",
@@ -70,6 +70,17 @@ def setting_line(trace: Trace, runs: Sequence[Run], sweep: str | None) -> str:
         "" if trace.seed is None else f"{trace.rate:g} requests a second, seed {trace.seed}",
     ]
     return f"Setting: {', '.join(filter(None, words))}."
+
+
+def _swept(run: Run, sweep: str | None) -> str:
+    """The pool, or what is swept with whatever of the pool stays the same."""
+    plan = run.setting.plan
+    if sweep is None:
+        return f"pool {run.setting.label}"
+    if plan.page_bytes and sweep == "policy":
+        return f"sweep of policy, pool {amount(plan.usable_pages * plan.page_bytes)}"
+    pages = f"{plan.usable_pages:,} {'parents' if plan.packed else 'pages'}"
+    return f"sweep of {sweep}" + (f", pool {pages}" if sweep == "policy" else "")
 
 
 def rate_line(runs: Sequence[Run], trace: Trace) -> str:
