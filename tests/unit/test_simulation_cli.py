@@ -43,7 +43,9 @@ def figures(simulate):
 
     def run(*words):
         code, out, err = simulate(*words, "--json")
-        assert (0, 1) == (code, err.count("\n")), err
+        *runs, last = err.splitlines()
+        assert (0, "replayed in ") == (code, last[:12]), err
+        assert all(line.startswith("simulate: ") for line in runs)
         return json.loads(out)
 
     return run
@@ -103,7 +105,8 @@ def test_text(simulate):
     assert "A step takes 10 ms + prompt tokens / 20,000 + " in out
     for name in ("hit rate", "evicted", "preempted", "first token", "balance"):
         assert f"\n{name}  " in out
-    assert err.startswith("simulated in ")
+    assert err.startswith("replayed in ")
+    assert "this program's speed" in err
     assert "tokens/s" in err
     assert "requests/s" in err
 
@@ -127,18 +130,22 @@ def test_sweeps(figures, config):
     assert [("16", 300), ("64", 75)] == [(run["label"], run["pages"]) for run in runs]
     runs = figures(*CHAT, "--pages", 300, "--sweep", "policy")["runs"]
     assert ["lru", "slru"] == [run["policy"] for run in runs]
-    assert 6 == len(figures(*words, "--sweep", "memory")["runs"])
-    rates = [run["hit_rate_tokens"] for run in figures(*words, "--sweep", "memory")["runs"]]
-    assert rates[0] < rates[-1]
+    rates = [run["hit_rate_all_tokens"] for run in figures(*words, "--sweep", "memory")["runs"]]
+    assert 6 <= len(rates) <= 10
+    assert rates[0] < rates[-1] == rates[-2]
 
 
-def test_packed_model(figures):
+def test_packed_model(figures, simulate):
     """Windows and full attention in one pool; what never fits is refused and counted."""
     words = ("chat", "--requests", 10, "--config", GEMMA, "--memory", "2GiB")
     serial, timed = figures(*words)["runs"], figures(*words, "--timing")["runs"]
 
     assert 10 == serial[0]["requests"] + serial[0]["refused"]
     assert 10 == timed[0]["requests"] + timed[0]["refused"]
+    assert {"window_1024": 1, "full": 6} == serial[0]["pages_per_parent"]
+    text = simulate(*words)[1]
+    assert " parents of 7,864,320 bytes (1.99 GiB), each 1 page of window_1024, or 6 pages" in text
+    assert " parents at peak" in text
 
 
 def test_too_small_for_all(figures):
@@ -188,6 +195,16 @@ def test_without_matplotlib(simulate, monkeypatch, tmp_path):
         (("EMPTY", "--pages", 9), 1, "there is no request in it"),
         (("BAD", "--pages", 9), 1, "line 2: it is not JSON"),
         (("chat",), 2, "how large is the pool?"),
+        (("--pages", 9), 2, "required: TRACE"),
+        (("--sweep", "memory", "--pages", 9), 2, "required: TRACE"),
+        (("BAD", "--pages", 9, "--rate", 2), 2, "--rate has no effect: .* TRACE is a file"),
+        (("BAD", "--pages", 9, "--seed", 0), 2, "--seed has no effect: .* TRACE is a file"),
+        (("chat", "--pages", 9, "--skip-bad"), 2, "--skip-bad has no effect"),
+        (("chat", "--pages", 9, "--router", "prefix"), 2, "--router has no effect: .*one replica"),
+        (("chat", "--pages", 9, "--step-ms", 3), 2, "--step-ms has no effect: it needs --timing"),
+        (("chat", "--pages", 9, "--max-step-tokens", 3), 2, "it needs --timing or --config"),
+        (("chat", "--pages", 9, "--tp", 2), 2, "--tp has no effect: it needs --config"),
+        (("chat", "--pages", 9, "--config", GEMMA, "--weights", 2), 2, "--weights has no effect"),
         (("chat", "--memory", "1GiB"), 2, "--memory needs --config"),
         (("chat", "--memory", "1GiB", "--pages", 4), 2, "not allowed with"),
         (("chat", "--pages", 9, "--config", "nowhere.json"), 1, "nowhere.json"),
@@ -240,6 +257,104 @@ def test_progress_on_a_terminal(simulate, monkeypatch):
     assert 0 == code
     assert "simulate: slru [###" in err
     assert "80 of 80 requests" in err
+
+
+def test_progress_elsewhere(simulate, monkeypatch):
+    """A line now and then, with what is to go; and first of all roughly how long it takes."""
+    monkeypatch.setattr("octavo.cli.simulate._PAUSE", 0.0)
+    monkeypatch.setattr("octavo.cli.simulate._LONG", 0.0)
+    lines = simulate(*CHAT, "--pages", 300, "--timing")[2].splitlines()
+
+    assert re.fullmatch(r"simulate: this takes roughly \d+ s", lines[0])
+    assert re.fullmatch(r"simulate: 300 pages: 7 of 40 requests, about \d+ s to go", lines[7])
+    assert 42 == len(lines)
+
+
+def test_too_long_is_told_from_too_large(figures, simulate, tmp_path, config):
+    """Longer than is allowed, and larger than the pool: apart, and in the rate over all."""
+    path, sizes = tmp_path / "log", (160, 160, 3000, 5000)
+    line = '{{"arrival": 0, "tokens": {}, "output_length": 2}}\n'
+    path.write_text("".join(line.format([*range(size)]) for size in sizes))
+    words = (path, "--config", config, "--memory", 101 * PAGE_BYTES)
+    for more in ((), ("--timing",)):
+        [run] = figures(*words, *more)["runs"]
+        counts = [run[f"refused{which}"] for which in ("", "_too_long", "_never_fit")]
+        assert [2, 1, 1] == counts
+        assert (8320, 320) == (run["all_prompt_tokens"], run["prompt_tokens"])
+        assert round(run["cached_tokens"] / 8320, 6) == run["hit_rate_all_tokens"]
+        assert 4096 == run["max_length"]
+    text = simulate(*words)[1]
+    assert "2 refused: 1 longer than the longest sequence allowed, 4,096 tokens (see " in text
+    assert ", 1 need more than the whole pool\n" in text
+    assert [2] == [run["refused_too_long"] for run in figures(*words, "--max-len", 200)["runs"]]
+
+
+def test_first_requests_of_a_file(figures, tmp_path):
+    """``--requests`` cuts a file."""
+    path = tmp_path / "log"
+    path.write_text('{"arrival": 0, "input_length": 40, "output_length": 2}\n' * 5)
+
+    assert 3 == figures(path, "--pages", 9, "--requests", 3)["trace"]["requests"]
+
+
+def test_own_token(simulate, tmp_path):
+    """The page of a prompt's own token is told apart from those asked for; so is the padding."""
+    path = tmp_path / "log"
+    line = {"arrival": 0, "input_length": 700, "hash_ids": [1, 2], "output_length": 1}
+    path.write_text(f"{json.dumps(line)}\n")
+    text = simulate(path, "--pages", 1000)[1]
+
+    assert "\npool       1,000 pages of 512 tokens + 1 for a prompt's own token\n" in text
+    assert "1,025 prompt tokens are replayed" in text
+
+
+def test_sweep_before_trace(figures, simulate):
+    """The values end where the trace stands; a value too small is a row, the others run."""
+    words = ("--pages", 3, "--max-len", 1600, "--requests", 40)
+    found = figures(*words, "--sweep", "memory", "50", "200,300", "chat")
+
+    assert ["200", "300"] == [run["label"] for run in found["runs"]]
+    assert [{"label": "50", "why": "at least 100 pages needed"}] == found["too_small"]
+    text = simulate(*words, "--sweep", "memory", "50,200", "chat")[1]
+    assert "    50  too small: at least 100 pages needed\n" in text
+    assert (1, "") == simulate(*words, "--sweep", "memory", "5,50", "chat")[:2]
+
+
+def test_usual_sizes(figures, config):
+    """Without any size: from about one long sequence on until all fits, or with no model pages."""
+    found = figures(*CHAT, "--config", config, "--sweep", "memory")["runs"]
+    assert 6 <= len(found) <= 10
+    assert found[-1]["evictions"] == {"prefill": 0, "decode": 0}
+    pages = figures(*CHAT, "--sweep", "memory")["runs"]
+    assert 10 == len(pages)
+    assert pages[-1]["hit_rate_all_tokens"] == found[-1]["hit_rate_all_tokens"]
+
+
+def test_plan_options(figures, config):
+    """Element type, ranks and what a device keeps for the model are those of ``octavo plan``."""
+    words = (*CHAT, "--config", config, "--memory", 101 * PAGE_BYTES)
+
+    def pages(*more):
+        return figures(*words, *more)["runs"][0]["pages"]
+
+    assert [201, 201] == [pages("--dtype", "fp8"), pages("--tp", 2)]
+    assert 50 == pages("--weights", 50 * PAGE_BYTES)
+    assert pages("--dtype", "int8") < pages("--dtype", "int8", "--scales", "tensor")
+    assert pages("--utilization", "0.5") == 49
+
+
+def test_settings_are_shown(simulate, config, tmp_path):
+    """In text and on the page: model, element type, page size, policy, replicas, router, seed."""
+    page = tmp_path / "out.html"
+    words = (*CHAT, "--config", config, "--memory", "1MiB", "--replicas", 2, "--router", "prefix")
+    text = simulate(*words, "--html", page, "--png", tmp_path / "out.png")[1]
+    told = (
+        f"Setting: model {tmp_path.name}, bf16, pool 1 MiB, 16 tokens a page, lru, 2 replicas, "
+        "router prefix, sequences of at most 4,096 tokens, 4 requests a second, seed 0."
+    )
+
+    assert told in text
+    assert told in page.read_text(encoding="utf-8")
 
 
 def test_bar_counts_requests(capsys):

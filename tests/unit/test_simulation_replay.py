@@ -141,3 +141,10 @@ def test_unknown_names():
         Setting(Plan.from_pages(9, 16), policy="fifo")
     with pytest.raises(PlanError, match="known routers are: round-robin, "):
         Setting(Plan.from_pages(9, 16), router="random")
+
+
+def test_kept_is_not_held():
+    """One request at a time holds pages; those it leaves for reuse are counted as kept."""
+    whole = replay(_blocks([1], [2], [3]), _pages(20)).whole
+
+    assert (2, 3, 3) == (whole.peak_live, whole.peak_kept, whole.end_kept)

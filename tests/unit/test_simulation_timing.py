@@ -216,3 +216,12 @@ def test_without_overlap_it_hits_what_serial_replay_hits():
         replay(trace, setting).whole.cached_tokens
         == serve(trace, setting, MODEL).whole.cached_tokens
     )
+
+
+def test_progress_is_told_by_what_has_ended():
+    """Once a request, those refused too, also where most of the work comes after the arrivals."""
+    told = []
+    trace = _trace(*[(0.0, 60, 5), (0.0, 60, 2)] * 5, (0.0, 2**31 - 1, 1))
+    serve(trace, _setting(4), MODEL, lambda done, total: told.append((done, total)))
+
+    assert [(done, 11) for done in range(1, 12)] == told

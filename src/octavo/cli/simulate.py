@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +18,14 @@ from octavo.engine import hub
 from octavo.errors import OctavoError
 from octavo.explain import amount
 from octavo.simulation import charts, table
-from octavo.simulation.pools import Pool, settings
+from octavo.simulation.pools import Pool, TooSmall, settings
 
+_PLAN = ("scales", "tp", "utilization", "weights", "activations")
+_REQUESTS = 500
+_PAUSE = 3.0  # seconds between lines of progress
+_LONG = 10.0  # seconds: what takes longer is told at the start
+_TOKENS_A_SECOND = {False: 30e6, True: 6e6}  # prompt tokens replayed, of a serial replay and timed
+_ANSWERED_A_SECOND = 100e3
 _PAGE_BYTES, _TOKEN_BYTES = 80, 24  # of this process, measured: a page in use, a prompt's token
 
 
@@ -29,12 +36,15 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Read the trace, run every setting, show what came out."""
+    simulate_options.settle(options)
     sweep, values = _sweep(options)
-    _require_size(options, sweep, values)
+    _require_size(options, sweep)
     _require_outputs(options)
     model = _time_model(options)
     trace = _trace(options)
-    prepared = list(_settings(options, trace, sweep, values))
+    made = list(_settings(options, trace, sweep, values))
+    prepared = [each for each in made if isinstance(each, simulation.Setting)]
+    skipped = [each for each in made if isinstance(each, TooSmall)]
     for setting in prepared:
         _require_room(trace, setting, serial=model is None)
     try:
@@ -43,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
         if isinstance(error, OctavoError):
             raise
         raise arguments.CommandError("this machine has too little memory to simulate it") from error
-    _show(options, trace, runs, sweep, model)
+    _show(options, simulation.Outcome(trace, runs, sweep, model, skipped))
 
 
 def _require_room(trace: simulation.Trace, setting: simulation.Setting, *, serial: bool) -> None:
@@ -74,11 +84,11 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, list[str]]:
     return name, values
 
 
-def _require_size(options: argparse.Namespace, sweep: str | None, values: list[str]) -> None:
+def _require_size(options: argparse.Namespace, sweep: str | None) -> None:
     """Refuse what has no size, or a size in bytes without a model."""
     if options.memory is not None and options.config is None:
         raise arguments.UsageError("--memory needs --config; without a model give --pages")
-    if options.memory is None and options.pages is None and not (sweep == "memory" and values):
+    if options.memory is None and options.pages is None and sweep != "memory":
         raise arguments.UsageError("how large is the pool? Give --config and --memory, or --pages")
 
 
@@ -112,15 +122,15 @@ def _time_model(options: argparse.Namespace) -> simulation.TimeModel | None:
 def _trace(options: argparse.Namespace) -> simulation.Trace:
     """The trace: a workload where TRACE is the name of one, else a file."""
     if options.trace in simulation.WORKLOADS:
-        return simulation.generate(
-            options.trace, options.requests, rate=options.rate, seed=options.seed
-        )
-    return simulation.read_trace(options.trace, skip_bad=options.skip_bad)
+        many = options.requests or _REQUESTS
+        return simulation.generate(options.trace, many, rate=options.rate, seed=options.seed)
+    trace = simulation.read_trace(options.trace, skip_bad=options.skip_bad)
+    return trace if options.requests is None else trace.first(options.requests)
 
 
 def _settings(
     options: argparse.Namespace, trace: simulation.Trace, sweep: Any, values: Sequence[str]
-) -> Iterator[simulation.Setting]:
+) -> Iterator[simulation.Setting | TooSmall]:
     pool = Pool(
         spec=_spec(options.config),
         memory=options.memory,
@@ -129,11 +139,19 @@ def _settings(
         max_length=options.max_len,
         dtype=options.dtype,
         max_step_tokens=options.max_step_tokens,
+        options={name: value for name in _PLAN if (value := getattr(options, name)) is not None},
+        model="" if options.config is None else _name(options.config),
     )
     base = simulation.Setting(
         octavo.Plan.from_pages(2, 1), options.policy, options.replicas, options.router
     )
     return settings(trace, pool, base, sweep, values, serial=not options.timing)
+
+
+def _name(config: str) -> str:
+    """A model by the name of its file, or of its folder where that is called config.json."""
+    path = Path(config)
+    return path.resolve().parent.name if path.name == "config.json" else path.name
 
 
 def _spec(config: str | None) -> octavo.ModelSpec | None:
@@ -147,52 +165,80 @@ def _runs(
     prepared: list[simulation.Setting],
     model: simulation.TimeModel | None,
 ) -> Iterator[simulation.Run]:
-    bar = _Bar(len(trace.requests), len(prepared))
+    bar = _Bar(trace, len(prepared), timed=model is not None)
     try:
         for setting in prepared:
             bar.begin(setting.label)
             if model is None:
-                yield simulation.replay(trace, setting, bar)
+                done = simulation.replay(trace, setting, bar)
             else:
-                yield simulation.serve(trace, setting, model, bar)
+                done = simulation.serve(trace, setting, model, bar)
+            if len(prepared) > 1:
+                bar.close()
+                print(f"simulate: {setting.label}: {table.brief(done)}", file=sys.stderr)
+            yield done
     finally:
         bar.close()
 
 
 class _Bar:
-    """A progress bar over all runs, on a terminal alone; drawn where a two-hundredth is done."""
+    """Progress over all runs: a bar on a terminal, elsewhere a line every few seconds.
 
-    def __init__(self, requests: int, runs: int) -> None:
-        self._total, self._done, self._label = requests * runs, 0, ""
+    How long it will take is told from the share done, once there is something to go by.
+    """
+
+    def __init__(self, trace: simulation.Trace, runs: int, *, timed: bool) -> None:
+        self._total, self._done, self._label = len(trace.requests) * runs, 0, ""
         self._every = max(1, self._total // 200)
+        self._began = self._told = time.monotonic()
         self._bar = ProgressBar("simulate", unit="requests") if sys.stderr.isatty() else None
+        self._guess(trace, runs, timed=timed)
+
+    def _guess(self, trace: simulation.Trace, runs: int, *, timed: bool) -> None:
+        """Say at the start what will take long, roughly."""
+        facts = trace.to_dict()
+        tokens = facts["input_tokens"] / _TOKENS_A_SECOND[timed]
+        seconds = runs * (tokens + timed * facts["output_tokens"] / _ANSWERED_A_SECOND)
+        if seconds > _LONG:
+            print(f"simulate: this takes roughly {_duration(seconds)}", file=sys.stderr, flush=True)
 
     def begin(self, label: str) -> None:
         self._label = label
 
     def __call__(self, done: int, total: int) -> None:
         self._done += 1
-        if self._bar is not None and (self._done % self._every == 0 or done == total):
-            self._bar(self._label, self._done, self._total)
+        if self._bar is not None:
+            if self._done % self._every == 0 or done == total:
+                self._bar(f"{self._label}{self._left()}", self._done, self._total)
+            return
+        now = time.monotonic()
+        if now - self._told >= _PAUSE:
+            self._told = now
+            part = f"{self._done:,} of {self._total:,} requests"
+            print(f"simulate: {self._label}: {part}{self._left()}", file=sys.stderr, flush=True)
+
+    def _left(self) -> str:
+        spent = time.monotonic() - self._began
+        if spent < _PAUSE:
+            return ""
+        return f", about {_duration(spent * (self._total / self._done - 1))} to go"
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
 
 
-def _show(
-    options: argparse.Namespace,
-    trace: simulation.Trace,
-    runs: list[simulation.Run],
-    sweep: str | None,
-    model: simulation.TimeModel | None,
-) -> None:
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 2 * 60 else f"{seconds / 60:.0f} min"
+
+
+def _show(options: argparse.Namespace, outcome: simulation.Outcome) -> None:
     if options.html:
-        charts.write_html(options.html, trace, runs, sweep, model)
+        charts.write_html(options.html, outcome)
     if options.png:
-        charts.write_png(options.png, runs, sweep)
-    print(table.rate_line(runs, trace), file=sys.stderr)
+        charts.write_png(options.png, outcome)
+    print(table.rate_line(outcome.runs, outcome.trace), file=sys.stderr)
     if options.json:
-        print(json.dumps(simulation.as_dict(trace, runs, sweep, model), indent=2))
+        print(json.dumps(outcome.to_dict(), indent=2))
         return
-    print(f"{table.trace_line(trace)}\n{charts.about(model)}\n\n{table.as_text(runs, sweep)}")
+    print("\n".join(table.head_lines(outcome)), table.as_text(outcome), sep="\n\n")

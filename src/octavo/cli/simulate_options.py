@@ -1,7 +1,8 @@
 """What ``octavo simulate`` can be asked: the options of its parser, group by group."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from octavo import simulation
@@ -9,6 +10,7 @@ from octavo.cli import arguments
 from octavo.policies import POLICIES
 
 _MODEL = simulation.TimeModel()
+DTYPES = ("bf16", "fp16", "fp32", "fp8", "int8", "int4")
 SWEEPS = ("memory", "page-size", "policy")
 _DESCRIPTION = """\
 Replay requests on the cache that would be deployed and say what it hits, evicts and refuses; with
@@ -29,6 +31,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "trace",
         metavar="TRACE",
+        nargs="?",
         help="Mooncake's JSON lines, Azure's CSV, octavo's log; or a workload to generate: "
         + ", ".join(simulation.WORKLOADS),
     )
@@ -57,7 +60,7 @@ def _add_pool(group: Any) -> None:
         "--pages",
         type=arguments.whole_number(1, 2**31 - 3),
         metavar="N",
-        help="pages instead of memory (for hash ids in turn: and one for a prompt's own token)",
+        help="pages instead of memory (serial, hash ids: and one more for a prompt's own token)",
     )
     group.add_argument(
         "--page-size",
@@ -69,15 +72,41 @@ def _add_pool(group: Any) -> None:
         "--max-len",
         type=arguments.whole_number(1),
         metavar="N",
-        help="longest sequence in tokens (default: the model's own)",
+        help="longest sequence in tokens, longer ones are refused (default: the model's own)",
     )
-    arguments.add_dtype(group, "element type of keys and values")
+    _add_plan(group)
     group.add_argument(
         "--policy",
         choices=[*POLICIES],
         default="lru",
         help="which page is evicted first (default: %(default)s)",
     )
+
+
+def _add_plan(group: Any) -> None:
+    """Options of `octavo plan` that say what a page takes and what memory is left for pages."""
+    group.add_argument("--dtype", choices=DTYPES, help="element type of keys and values (bf16)")
+    group.add_argument(
+        "--scales",
+        choices=("none", "tensor", "token", "head"),
+        help="what a scale of quantised keys and values is for (default: as octavo plan)",
+    )
+    group.add_argument(
+        "--tp",
+        type=arguments.whole_number(1),
+        metavar="N",
+        help="ranks that share each layer's heads; memory is of one rank (default: 1)",
+    )
+    group.add_argument(
+        "--utilization", metavar="SHARE", help="share of the memory that may be used (default: 1)"
+    )
+    for name, what in (("weights", "the model's weights"), ("activations", "a forward pass")):
+        group.add_argument(
+            f"--{name}",
+            type=arguments.memory,
+            metavar="SIZE",
+            help=f"bytes of it for {what}",
+        )
 
 
 def _add_cluster(group: Any) -> None:
@@ -91,14 +120,14 @@ def _add_cluster(group: Any) -> None:
     group.add_argument(
         "--router",
         choices=[*simulation.ROUTERS],
-        default="round-robin",
-        help="who gets a request (default: %(default)s)",
+        help="which of several replicas gets a request (default: round-robin)",
     )
     group.add_argument(
         "--sweep",
         nargs="+",
         metavar=("|".join(SWEEPS), "VALUES"),
-        help="a run for each of the VALUES, as 1000,3000,16GiB; without VALUES a usual range",
+        help="a run for each of the VALUES, as 1000,3000,16GiB; without VALUES a usual range, for "
+        "memory doubled until all fits, at most ten times",
     )
 
 
@@ -111,9 +140,8 @@ def _add_time(group: Any) -> None:
     group.add_argument(
         "--step-ms",
         type=_number(0, 1e6),
-        default=1000 * _MODEL.step_seconds,
         metavar="MS",
-        help="milliseconds of every step (default: %(default)g)",
+        help=f"milliseconds of every step (default: {1000 * _MODEL.step_seconds:g})",
     )
     for name, help_text in (
         ("prefill", "prompt tokens a second beyond that"),
@@ -122,23 +150,20 @@ def _add_time(group: Any) -> None:
         group.add_argument(
             f"--{name}-rate",
             type=_number(1e-3, 1e12),
-            default=getattr(_MODEL, f"{name}_rate"),
             metavar="N",
-            help=f"{help_text} (default: %(default)g)",
+            help=f"{help_text} (default: {getattr(_MODEL, f'{name}_rate'):g})",
         )
     group.add_argument(
         "--max-step-tokens",
         type=arguments.whole_number(1, 2**31 - 1),
-        default=_MODEL.max_step_tokens,
         metavar="N",
-        help="most tokens of a step (default: %(default)s)",
+        help=f"most tokens of a step (default: {_MODEL.max_step_tokens})",
     )
     group.add_argument(
         "--max-seqs",
         type=arguments.whole_number(1, 65536),
-        default=_MODEL.max_sequences,
         metavar="N",
-        help="most requests that run at once (default: %(default)s)",
+        help=f"most requests that run at once (default: {_MODEL.max_sequences})",
     )
 
 
@@ -149,23 +174,20 @@ def _add_requests(group: Any) -> None:
     group.add_argument(
         "--requests",
         type=arguments.whole_number(1, 10**7),
-        default=500,
         metavar="N",
-        help="how many to generate (default: %(default)s)",
+        help="how many to generate (default: 500), or how many of a file's first to replay (all)",
     )
     group.add_argument(
         "--rate",
         type=_number(1e-3, 1e12),
-        default=4.0,
         metavar="R",
-        help="generated requests a second (default: %(default)g)",
+        help="generated requests a second (default: 4)",
     )
     group.add_argument(
         "--seed",
         type=arguments.whole_number(0, 2**63 - 1),
-        default=0,
         metavar="S",
-        help="of a generated workload (default: %(default)s)",
+        help="of a generated workload (default: 0)",
     )
 
 
@@ -173,6 +195,69 @@ def _add_output(group: Any) -> None:
     group.add_argument("--json", action="store_true", help="print one JSON object instead")
     group.add_argument("--html", metavar="FILE", help="write a page with curves")
     group.add_argument("--png", metavar="FILE", help="write the curves as a picture")
+
+
+_DEFAULTS = {
+    "dtype": "bf16",
+    "router": "round-robin",
+    "step_ms": 1000 * _MODEL.step_seconds,
+    "prefill_rate": _MODEL.prefill_rate,
+    "decode_rate": _MODEL.decode_rate,
+    "max_step_tokens": _MODEL.max_step_tokens,
+    "max_seqs": _MODEL.max_sequences,
+    "rate": 4.0,
+    "seed": 0,
+}
+_OF_A_MODEL = ("dtype", "scales", "tp", "utilization", "weights", "activations")
+_OF_MEMORY = ("utilization", "weights", "activations")
+_OF_TIME = ("step_ms", "prefill_rate", "decode_rate", "max_seqs")
+
+
+def settle(options: argparse.Namespace) -> None:
+    """Find TRACE, refuse options that would have no effect, and fill in the defaults of others.
+
+    Raises:
+        UsageError: there is no TRACE, or an option has no effect, and why.
+    """
+    if options.trace is None and options.sweep and _is_trace(options.sweep[-1]):
+        options.trace = options.sweep.pop()  # it stood behind the values
+    if options.trace is None or options.sweep == []:
+        raise arguments.UsageError("the following arguments are required: TRACE")
+    generated = options.trace in simulation.WORKLOADS
+    if not generated:
+        _refuse(options, ("rate", "seed"), "of a generated workload, and TRACE is a file")
+    if generated and options.skip_bad:
+        raise arguments.UsageError("--skip-bad has no effect: it is of a file, TRACE is a workload")
+    _refuse_idle(options)
+    for name, value in _DEFAULTS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+
+
+def _refuse_idle(options: argparse.Namespace) -> None:
+    """Refuse what has no effect without another option."""
+    if options.replicas == 1:
+        _refuse(options, ("router",), "there is one replica; give --replicas")
+    if not options.timing:
+        _refuse(options, _OF_TIME, "it needs --timing")
+        if options.config is None:
+            _refuse(options, ("max_step_tokens",), "it needs --timing or --config")
+    if options.config is None:
+        _refuse(options, _OF_A_MODEL, "it needs --config")
+    if options.pages is not None and options.sweep is None:
+        _refuse(options, _OF_MEMORY, "the pool is told in --pages")
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    for name in names:
+        if getattr(options, name) is not None:
+            option = name.replace("_", "-")
+            raise arguments.UsageError(f"--{option} has no effect: {why}")
+
+
+def _is_trace(word: str) -> bool:
+    """Whether a word behind ``--sweep`` is a trace and no value."""
+    return word in simulation.WORKLOADS or Path(word).is_file()
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:

@@ -7,7 +7,7 @@
 from octavo.simulation.clock import TimeModel
 from octavo.simulation.replay import replay
 from octavo.simulation.replicas import ROUTERS
-from octavo.simulation.report import Run, as_dict
+from octavo.simulation.report import Outcome, Run, as_dict
 from octavo.simulation.requests import Request, Trace
 from octavo.simulation.settings import Setting
 from octavo.simulation.timing import serve
@@ -17,6 +17,7 @@ from octavo.simulation.workloads import WORKLOADS, generate
 __all__ = [
     "ROUTERS",
     "WORKLOADS",
+    "Outcome",
     "Request",
     "Run",
     "Setting",

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from octavo.simulation.clock import TimeModel
 from octavo.simulation.job import Job
+from octavo.simulation.pools import TooSmall
 from octavo.simulation.requests import Trace
 from octavo.simulation.settings import Setting
 from octavo.simulation.tally import Tally, share, total
@@ -22,23 +23,21 @@ class Run:
     Attributes:
         setting: what it ran on.
         tallies: counts of each replica.
-        refused: requests that no replica was asked for: longer than a sequence can be.
+        turned_away: counts of requests that no replica was asked for: they can never fit.
         jobs: every request that was queued, with its times; empty of a serial replay.
-        seconds: of processor time the simulation took; in no dict, it differs from run to run.
+        seconds: the simulation took; in no dict, it differs from run to run.
     """
 
     setting: Setting
     tallies: Sequence[Tally] = field(repr=False)
-    refused: int = 0
+    turned_away: Tally = field(default_factory=Tally, repr=False)
     jobs: Sequence[Job] = field(default=(), repr=False)
     seconds: float = 0.0
 
     @property
     def whole(self) -> Tally:
         """All replicas as one."""
-        whole = total(list(self.tallies))
-        whole.refused += self.refused
-        return whole
+        return total([*self.tallies, self.turned_away])
 
     @property
     def balance(self) -> float:
@@ -64,7 +63,7 @@ class Run:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but processor time, as docs/simulate.md names it."""
+        """Everything but the time it took, as docs/simulate.md names it."""
         whole, seconds = self.whole, self.duration
         return {
             **self.setting.to_dict(),
@@ -106,8 +105,34 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {name: round(value, 6) for name, value in spread.items()}
 
 
+class Outcome(NamedTuple):
+    """All runs of a sweep, or the one there is, and what they came from.
+
+    Attributes:
+        trace: what was replayed.
+        runs: at least one.
+        sweep: what differs between them, or None.
+        model: the model of time; None: serial.
+        skipped: values of the sweep that were too small to run.
+    """
+
+    trace: Trace
+    runs: Sequence[Run]
+    sweep: str | None = None
+    model: TimeModel | None = None
+    skipped: Sequence[TooSmall] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object ``octavo simulate --json`` prints."""
+        return as_dict(*self)
+
+
 def as_dict(
-    trace: Trace, runs: Sequence[Run], sweep: str | None, model: TimeModel | None
+    trace: Trace,
+    runs: Sequence[Run],
+    sweep: str | None,
+    model: TimeModel | None,
+    skipped: Sequence[TooSmall] = (),
 ) -> dict[str, Any]:
     """The object ``octavo simulate --json`` prints; equal for equal arguments."""
     return {
@@ -116,4 +141,5 @@ def as_dict(
         "time_model": None if model is None else model.to_dict(),
         "sweep": sweep,
         "runs": [run.to_dict() for run in runs],
+        "too_small": [{"label": each.label, "why": each.why} for each in skipped],
     }

@@ -5,7 +5,7 @@ that are equal exactly where the trace says that prompts are equal.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -102,6 +102,7 @@ class Trace:
         requests: at least one.
         bad_lines: lines that were skipped.
         out_of_order: requests that came earlier than one above them, and were sorted.
+        rate, seed: what a workload was generated with.
     """
 
     name: str
@@ -109,6 +110,12 @@ class Trace:
     requests: Sequence[Request] = field(repr=False)
     bad_lines: int = 0
     out_of_order: int = 0
+    rate: float | None = None
+    seed: int | None = None
+
+    def first(self, requests: int) -> "Trace":
+        """The same with no more than its first ``requests`` requests."""
+        return replace(self, requests=self.requests[:requests])
 
     @cached_property
     def hash_ids(self) -> bool:
@@ -132,6 +139,9 @@ class Trace:
             "seconds": round(self.requests[-1].arrival, 6),
             "bad_lines": self.bad_lines,
             "out_of_order": self.out_of_order,
+            "rate": self.rate,
+            "seed": self.seed,
+            "replayed_tokens": sum(r.serial_length for r in self.requests),
         }
 
 

@@ -7,6 +7,7 @@ when another has ended. The oldest is never preempted, so every request finishes
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from octavo.cache import Cache
 from octavo.errors import NeverFits, OutOfPages
@@ -25,6 +26,12 @@ _SPAN = 2.0**-7  # seconds: what the timeline tells apart in a short run
 class Server:
     """A cache, its queue, and a clock.
 
+    Args:
+        cache: the real one.
+        model: how long steps take.
+        answers: what requests are answered.
+        told: called when a request has ended or is refused.
+
     Attributes:
         cache: the real one.
         now: seconds; the end of the last step.
@@ -32,11 +39,17 @@ class Server:
         tally: what happened.
     """
 
-    def __init__(self, cache: Cache, model: TimeModel, answers: Answers) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        model: TimeModel,
+        answers: Answers,
+        told: Callable[[], None] | None = None,
+    ) -> None:
         self.cache = cache
         self.now, self.load = 0.0, 0
         self.tally = Tally(timeline=Timeline(_SPAN))
-        self._model, self._answers = model, answers
+        self._model, self._answers, self._told = model, answers, told
         self._waiting, self._paused = deque[Job](), deque[Job]()
         self._running: list[Job] = []  # oldest first
         self._prefilling: list[Job] = []  # oldest first
@@ -67,7 +80,8 @@ class Server:
         self.now += seconds
         self.tally.busy += seconds
         waiting = len(self._waiting) + len(self._paused)
-        self.tally.timeline.add(self.now, self.cache, len(self._running), waiting)
+        kept = self.tally.timeline.add(self.now, self.cache, len(self._running), waiting)
+        self.tally.note(kept)
         self._stamp()
 
     def _stamp(self) -> None:
@@ -110,7 +124,8 @@ class Server:
             sequence = self.cache.admit(job.prompt, limit=job.request.length)
         except NeverFits:
             self.load -= job.request.length
-            self.tally.refused += 1
+            self.tally.refuse(job.request.input_length, self.cache.plan.page_size)
+            self._tell()
             return True
         job.admit(sequence, self.now)
         self.load -= sequence.cached
@@ -232,6 +247,11 @@ class Server:
         self._ended.append(job)
         self._full = False
         self.load -= job.request.output_length > 0  # the last token is never computed
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._told is not None:
+            self._told()
 
     def _preempt_newest(self) -> None:
         """Take the pages of the newest request; it is the first to come back."""

@@ -25,6 +25,9 @@ class Setting:
         replicas: how many caches share the requests.
         router: ``round-robin``, ``least-loaded`` or ``prefix``.
         label: what tells it from others of a sweep.
+        max_length: longest sequence that was asked for; None: the model's own.
+        model: name of the model, for whoever reads the result.
+        own_page: pages added for the token of its own that a prompt of hash ids ends with.
 
     Raises:
         PlanError: unknown policy or router. LengthError: ``replicas`` below 1.
@@ -35,6 +38,9 @@ class Setting:
     replicas: int = 1
     router: str = "round-robin"
     label: str = ""
+    max_length: int | None = None
+    model: str = ""
+    own_page: int = 0
 
     def __post_init__(self) -> None:
         find_policy(self.policy)
@@ -45,6 +51,17 @@ class Setting:
     def longest(self) -> int:
         """Tokens of the longest sequence that fits into an empty replica."""
         return self.plan.max_length_for(1)
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens of the longest sequence allowed, whatever the pool holds; None: any."""
+        if self.max_length is not None or self.plan.spec is None:
+            return self.max_length or self.plan.max_length
+        return self.plan.spec.max_length
+
+    def too_long(self, length: int) -> bool:
+        """Whether a sequence of ``length`` is not allowed, however large the pool is."""
+        return self.limit is not None and length > self.limit
 
     def cache(self, lengths: Iterable[int], max_sequences: int) -> Cache:
         """An empty cache of one replica, with tables as wide as the longest length that it holds.
@@ -62,6 +79,15 @@ class Setting:
             "page_size": self.plan.page_size,
             "pages": self.plan.usable_pages,
             "page_bytes": self.plan.page_bytes,
+            "pages_per_parent": {
+                name: group.pages_per_parent for name, group in self.plan.groups.items()
+            }
+            if self.plan.packed
+            else None,
+            "own_page": self.own_page,
+            "model": self.model or None,
+            "dtype": None if self.plan.dtype is None else self.plan.dtype.name,
+            "max_length": self.limit,
             "policy": self.policy,
             "replicas": self.replicas,
             "router": self.router,

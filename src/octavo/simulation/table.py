@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.explain import amount
-from octavo.simulation.report import Run
-from octavo.simulation.requests import Trace
+from octavo.simulation.clock import TimeModel
+from octavo.simulation.pools import TooSmall
+from octavo.simulation.report import Outcome, Run
+from octavo.simulation.requests import BLOCK, Trace
 
 Rows = list[tuple[str, str]]
 
@@ -22,14 +24,82 @@ def trace_line(trace: Trace) -> str:
     return text + (f"; {trace.out_of_order:,} out of order, sorted" if trace.out_of_order else "")
 
 
+def about(model: TimeModel | None) -> str:
+    """The way it was replayed, in one sentence."""
+    if model is None:
+        return "Serial replay: one request at a time, answers left out, no time."
+    return (
+        f"A step takes {1000 * model.step_seconds:g} ms + prompt tokens / {model.prefill_rate:,g} "
+        f"+ decoding rows / {model.decode_rate:,g} seconds, with at most "
+        f"{model.max_step_tokens:,} tokens and {model.max_sequences:,} requests."
+    )
+
+
+def head_lines(outcome: Outcome) -> list[str]:
+    """What was replayed, how, and on what setting."""
+    trace, runs, sweep, model, _ = outcome
+    lines = [trace_line(trace), about(model), setting_line(trace, runs, sweep)]
+    why = padding(trace, serial=model is None)
+    return lines if why is None else [*lines, why]
+
+
+def padding(trace: Trace, *, serial: bool) -> str | None:
+    """Why a serial replay counts more prompt tokens than the trace tells, or None."""
+    if not (serial and trace.hash_ids):
+        return None
+    counted = trace.to_dict()["replayed_tokens"]
+    return (
+        f"Each hash id counts as {BLOCK} tokens, with a token of the request's own behind: "
+        f"{counted:,} prompt tokens are replayed."
+    )
+
+
+def setting_line(trace: Trace, runs: Sequence[Run], sweep: str | None) -> str:
+    """Everything that was set, but for the model of time, and what the sweep varies."""
+    setting, plan = runs[0].setting, runs[0].setting.plan
+    limit = setting.limit
+    words = [
+        f"model {setting.model}" if setting.model else "no model",
+        "" if plan.dtype is None else str(plan.dtype),
+        _swept(runs[0], sweep),
+        "" if sweep == "page-size" else f"{plan.page_size} tokens a page",
+        "" if sweep == "policy" else setting.policy,
+        f"{setting.replicas} replica{'s' if setting.replicas > 1 else ''}",
+        f"router {setting.router}" if setting.replicas > 1 else "",
+        "sequences of any length" if limit is None else f"sequences of at most {limit:,} tokens",
+        "" if trace.seed is None else f"{trace.rate:g} requests a second, seed {trace.seed}",
+    ]
+    return f"Setting: {', '.join(filter(None, words))}."
+
+
+def _swept(run: Run, sweep: str | None) -> str:
+    """The pool, or what is swept with whatever of the pool stays the same."""
+    plan = run.setting.plan
+    if sweep is None:
+        return f"pool {run.setting.label}"
+    if plan.page_bytes and sweep == "policy":
+        return f"sweep of policy, pool {amount(plan.usable_pages * plan.page_bytes)}"
+    pages = f"{plan.usable_pages:,} {'parents' if plan.packed else 'pages'}"
+    return f"sweep of {sweep}" + (f", pool {pages}" if sweep == "policy" else "")
+
+
 def rate_line(runs: Sequence[Run], trace: Trace) -> str:
     """How fast the simulation went, in one line."""
     seconds = sum(run.seconds for run in runs) or 1e-9
     tokens = sum(run.whole.prompt_tokens + run.whole.output_tokens for run in runs)
     requests = len(trace.requests) * len(runs)
     return (
-        f"simulated in {seconds:,.1f} s on one core: {tokens / seconds:,.0f} tokens/s, "
-        f"{requests / seconds:,.0f} requests/s"
+        f"replayed in {seconds:,.1f} s (this program's speed, not the model's): "
+        f"{tokens / seconds:,.0f} tokens/s, {requests / seconds:,.0f} requests/s"
+    )
+
+
+def brief(run: Run) -> str:
+    """A run in a few words, for when it is done."""
+    found = run.to_dict()
+    return (
+        f"{_percent(found['hit_rate_all_tokens'])} hit, {found['refused']:,} refused, "
+        f"in {run.seconds:,.1f} s"
     )
 
 
@@ -37,34 +107,72 @@ def run_rows(run: Run) -> Rows:
     """Names and values of one run."""
     found = run.to_dict()
     evicted = found["evictions"]
-    hits = f"{_percent(found['hit_rate_tokens'])} of prompt tokens"
-    held = f"{found['peak_pages']:,} held at peak"
+    unit = "parents" if run.setting.plan.packed else "pages"
+    kept = f"{found['kept_pages_peak']:,} at peak, {found['kept_pages_end']:,} at the end"
     rows = [
-        ("pool", f"{_pool(run)}, {run.setting.policy}"),
-        ("hit rate", f"{hits}, {_percent(found['hit_rate_pages'])} of their full pages"),
-        ("requests", f"{found['requests']:,} served, {found['refused']:,} refused: never fit"),
-        ("pages", held),
-        ("evicted", f"{evicted['prefill']:,} for prompts, {evicted['decode']:,} for answers"),
+        ("pool", _pool(run)),
+        ("hit rate", f"{_hit(found, 'all_', 'tokens')} of all prompts, refused ones too"),
+        ("of served", f"{_hit(found, '', 'tokens')}, {_hit(found, '', 'full pages')}"),
+        ("requests", _requests(run, found)),
+        ("held", f"{found['peak_pages']:,} {unit} at peak, by requests that ran"),
+        ("kept", f"{kept}: for reuse, not counted as held"),
+        ("evicted", f"{evicted['prefill']:,} pages for prompts, {evicted['decode']:,} for answers"),
     ]
     return rows + (_timed_rows(found) if run.jobs else []) + _replica_rows(run, found)
 
 
+def _hit(found: dict[str, Any], whose: str, unit: str) -> str:
+    """``5.3 % (1 of 20 tokens)``."""
+    key = unit.rsplit(maxsplit=1)[-1]
+    rate = found[f"hit_rate_{whose}{key}"]
+    part, whole = found[f"cached_{key}"], found[f"{whose}prompt_{key}"]
+    return f"{_percent(rate)} ({part:,} of {whole:,} {unit})"
+
+
+def _requests(run: Run, found: dict[str, Any]) -> str:
+    text = f"{found['requests']:,} served, {found['refused']:,} refused"
+    if not found["refused"]:
+        return text
+    why = []
+    if found["refused_too_long"]:
+        limit = f"the longest sequence allowed, {run.setting.limit:,} tokens (see --max-len)"
+        why.append(f"{found['refused_too_long']:,} longer than {limit}")
+    if found["refused_never_fit"]:
+        why.append(f"{found['refused_never_fit']:,} need more than the whole pool")
+    return f"{text}: {', '.join(why)}"
+
+
 def _pool(run: Run) -> str:
-    plan = run.setting.plan
-    size = f" ({amount(plan.usable_pages * plan.page_bytes)})" if plan.page_bytes else ""
+    plan, own = run.setting.plan, run.setting.own_page
     many = f"{len(run.tallies)} replicas with " if len(run.tallies) > 1 else ""
-    return f"{many}{plan.usable_pages:,} pages of {plan.page_size} tokens{size}"
+    count = f"{plan.usable_pages - own:,}"
+    more = f" + {own} for a prompt's own token" if own else ""
+    size = f" ({amount(plan.usable_pages * plan.page_bytes)})" if plan.page_bytes else ""
+    if not plan.packed:
+        return f"{many}{count} pages of {plan.page_size} tokens{more}{size}"
+    each = ", or ".join(
+        f"{_pages(group.pages_per_parent)} of {name}" for name, group in plan.groups.items()
+    )
+    bytes_each = f" of {plan.page_bytes:,} bytes" if plan.page_bytes else ""
+    return f"{many}{count} parents{bytes_each}{size}, each {each}; {plan.page_size} tokens a page"
+
+
+def _pages(count: int) -> str:
+    return f"{count:,} page{'' if count == 1 else 's'}"
 
 
 def _timed_rows(found: dict[str, Any]) -> Rows:
     again = f"{found['recomputed_tokens']:,} tokens computed again"
     rate = f"{found['output_tokens_per_second']:,.0f} answer tokens/s"
+    waits = (
+        f"{found['admission_waits']:,} requests had to wait for free pages when it was their turn"
+    )
     rows = [
-        ("waited", f"{found['admission_waits']:,} requests, for pages"),
+        ("waited", waits),
         ("preempted", f"{found['preemptions']:,} times, {again}"),
         (
             "throughput",
-            f"{rate} in {found['seconds']:,.0f} s, {_percent(found['busy_share'])} busy",
+            f"{rate} in {found['seconds']:,.0f} simulated s, {_percent(found['busy_share'])} busy",
         ),
     ]
     return rows + [(name, _spread(found["latency"][key])) for key, name in _LATENCIES.items()]
@@ -86,29 +194,49 @@ def _spread(spread: dict[str, float]) -> str:
 def _replica_rows(run: Run, found: dict[str, Any]) -> Rows:
     if len(run.tallies) == 1:
         return []
-    each = [(_percent(one["hit_rate_tokens"]), one["requests"]) for one in found["per_replica"]]
+    each = [(_percent(one["hit_rate_all_tokens"]), one["requests"]) for one in found["per_replica"]]
     shares = ", ".join(f"{rate} of {requests:,}" for rate, requests in each)
     busiest = f"busiest replica {found['balance']:.2f} times the average"
     return [("balance", f"{busiest} ({run.setting.router})"), ("hits of requests", shares)]
 
 
-def sweep_table(runs: Sequence[Run], name: str) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of a sweep's table."""
+def sweep_table(
+    runs: Sequence[Run], name: str, skipped: Sequence[TooSmall] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """Head and lines of a sweep's table; a value too small has its label and why."""
     timed = any(run.jobs for run in runs)
-    head = [name, "pages", "hit tokens", "hit pages", "evicted", "refused"]
+    unit = "parents" if any(run.setting.plan.packed for run in runs) else "pages"
+    head = [name, unit, "hit of all", "tokens hit", "of served", "of its pages"]
+    head += ["evicted", "too long", "never fit"]
     head += ["preempted", "first token p50", "p99"] if timed else []
-    return head, [_sweep_row(run, timed=timed) for run in runs]
+    lines = [_sweep_row(run, timed=timed) for run in runs]
+    for each in skipped:
+        lines.insert(each.at, [each.label, f"too small: {each.why}"])
+    return head, lines
+
+
+def sweep_note(runs: Sequence[Run]) -> str:
+    """What the rates of a sweep's table are shares of."""
+    found = runs[0].to_dict()
+    return (
+        f"Hit of all: of the {found['all_prompt_tokens']:,} prompt tokens, refused requests' too. "
+        "Of served: of the tokens, and full pages, of requests served. Refused are those too long "
+        "(--max-len) and those that never fit into the pool."
+    )
 
 
 def _sweep_row(run: Run, *, timed: bool) -> list[str]:
-    found = run.to_dict()
+    found, own = run.to_dict(), run.setting.own_page
     row = [
         run.setting.label,
-        f"{found['pages']:,}",
+        f"{found['pages'] - own:,}" + (f" + {own}" if own else ""),
+        _percent(found["hit_rate_all_tokens"]),
+        f"{found['cached_tokens']:,}",
         _percent(found["hit_rate_tokens"]),
         _percent(found["hit_rate_pages"]),
         f"{sum(found['evictions'].values()):,}",
-        f"{found['refused']:,}",
+        f"{found['refused_too_long']:,}",
+        f"{found['refused_never_fit']:,}",
     ]
     if not timed:
         return row
@@ -116,18 +244,22 @@ def _sweep_row(run: Run, *, timed: bool) -> list[str]:
     return [*row, f"{found['preemptions']:,}", _seconds(first["p50"]), _seconds(first["p99"])]
 
 
-def as_text(runs: Sequence[Run], sweep: str | None) -> str:
+def as_text(outcome: Outcome) -> str:
     """The whole result for a terminal."""
+    _, runs, sweep, _, skipped = outcome
     if sweep is None:
         rows = run_rows(runs[0])
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
-    head, lines = sweep_table(runs, sweep)
-    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
-        for line in [head, *lines]
-    )
+    head, lines = sweep_table(runs, sweep, skipped)
+    full = [line for line in [head, *lines] if len(line) == len(head)]
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    widths[0] = max(widths[0], *(len(line[0]) for line in lines))
+    text = []
+    for line in [head, *lines]:
+        cells = [f"{cell:>{width}}" for cell, width in zip(line, widths, strict=False)]
+        text.append("  ".join(cells))
+    return "\n".join([*text, "", sweep_note(runs)])
 
 
 def _percent(value: float) -> str:

@@ -17,7 +17,9 @@ class Tally:
     """Counts of one replica.
 
     Attributes:
-        served: requests that were admitted. refused: those that can never fit.
+        served: requests that were admitted. refused: those that were not, for good.
+        too_long: those of them longer than the longest sequence the setting allows.
+        refused_tokens, refused_pages: tokens and full pages of the prompts refused.
         prompt_tokens, prompt_pages: tokens and full pages of all prompts served.
         cached_tokens, cached_pages: those of them found in the cache at the first admission.
         computed_tokens: positions computed. recomputed_tokens: those computed before.
@@ -25,13 +27,17 @@ class Tally:
         evicted: published pages given up, by what took them: ``prefill`` or ``decode``.
         preemptions: times a request lost its pages.
         waits: requests for which there was no room when it was their turn.
-        peak_live: most pages held at once.
+        peak_live: most pages held at once; those kept for reuse do not count.
+        peak_kept, end_kept: pages kept for reuse that nobody held: most ever, and at the end.
         busy: seconds in steps.
         timeline: use of the pages over seconds, or over requests.
     """
 
     served: int = 0
     refused: int = 0
+    too_long: int = 0
+    refused_tokens: int = 0
+    refused_pages: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     prompt_pages: int = 0
@@ -43,6 +49,8 @@ class Tally:
     preemptions: int = 0
     waits: int = 0
     peak_live: int = 0
+    peak_kept: int = 0
+    end_kept: int = 0
     busy: float = 0.0
     timeline: Timeline = field(default_factory=lambda: Timeline(1.0))
 
@@ -54,16 +62,37 @@ class Tally:
         self.prompt_pages += size // page_size
         self.cached_pages += cached // page_size
 
+    def refuse(self, size: int, page_size: int, *, too_long: bool = False) -> None:
+        """A request with a prompt of ``size`` tokens is refused for good."""
+        self.refused += 1
+        self.too_long += too_long
+        self.refused_tokens += size
+        self.refused_pages += size // page_size
+
+    def note(self, kept: int) -> None:
+        """So many pages are kept for reuse now. O(1)."""
+        self.peak_kept = max(self.peak_kept, kept)
+
     def close(self, cache: Cache) -> None:
         """Take over what the cache has counted itself."""
         stats = cache.stats()
         self.preemptions, self.peak_live = stats.preemptions, stats.peak_live
+        self.end_kept = stats.evictable
+        self.note(stats.evictable)
 
     def to_dict(self) -> dict[str, Any]:
         """The counts, as docs/simulate.md names them; no samples."""
+        all_tokens = self.prompt_tokens + self.refused_tokens
+        all_pages = self.prompt_pages + self.refused_pages
         return {
             "requests": self.served,
             "refused": self.refused,
+            "refused_too_long": self.too_long,
+            "refused_never_fit": self.refused - self.too_long,
+            "all_prompt_tokens": all_tokens,
+            "hit_rate_all_tokens": share(self.cached_tokens, all_tokens),
+            "all_prompt_pages": all_pages,
+            "hit_rate_all_pages": share(self.cached_pages, all_pages),
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "hit_rate_tokens": share(self.cached_tokens, self.prompt_tokens),
@@ -77,6 +106,8 @@ class Tally:
             "preemptions": self.preemptions,
             "admission_waits": self.waits,
             "peak_pages": self.peak_live,
+            "kept_pages_peak": self.peak_kept,
+            "kept_pages_end": self.end_kept,
         }
 
 

@@ -37,8 +37,11 @@ class Timeline:
         self._width, self._now = width, 0.0
         self._sums = np.zeros((_SPANS, 5))
 
-    def add(self, until: float, cache: Cache, running: int, waiting: int) -> None:
-        """From where the last call ended things were as they are now. O(1) and O(spans covered)."""
+    def add(self, until: float, cache: Cache, running: int, waiting: int) -> int:
+        """From where the last call ended things were as they are now; returns the pages kept.
+
+        O(1) and O(spans covered).
+        """
         while until > self._width * _SPANS:
             self._join()
         stats = cache.stats()
@@ -48,6 +51,7 @@ class Timeline:
             end = until if at == _SPANS - 1 else min(until, (at + 1) * self._width)
             self._sums[at] += (end - self._now) * state
             self._now = max(end, np.nextafter(self._now, np.inf))
+        return stats.evictable
 
     def samples(self) -> list[Sample]:
         """The means, in order of time. O(spans)."""

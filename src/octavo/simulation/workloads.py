@@ -50,7 +50,8 @@ def generate(name: str, requests: int = 500, *, rate: float = 4.0, seed: int = 0
     asked = islice(WORKLOADS[name](rng, rate), check_int("requests", requests, 1))
     ordered = sorted(asked, key=lambda each: each.arrival)
     first = ordered[0].arrival
-    return Trace(name, "generated", [_request(n, first, each) for n, each in enumerate(ordered)])
+    made = [_request(n, first, each) for n, each in enumerate(ordered)]
+    return Trace(name, "generated", made, rate=rate, seed=seed)
 
 
 def _request(number: int, first: float, asked: _Asked) -> Request:
