@@ -308,7 +308,7 @@ def _occupancy(axes: Any, run: Run, tally: Tally, until: float) -> None:
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(0, until or 1)
     axes.set_ylim(0, 1.12 * pool)
-    axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), fontsize=10)
+    axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1), fontsize=10)
 
 
 _KINDS = {"live": "held", "evictable": "kept for reuse", "free": "free"}
