@@ -76,7 +76,7 @@ state          2  one state                      -         512      184         
 one token   4 layers x 2 heads x (16 + 16) x 2 bytes = 512 bytes; 256 once every window is full
 fixed       2 layers x (4 x 8 x 4 bytes + 6 x 3 x 2 bytes) = 328 bytes a sequence, whatever its length
 one parent  1,024 bytes, bound to one group at a time: 1 page of window_8, or 1 page of full, or 2 pages of state
-sequence    of 64 tokens: window_8 3 pages x 1,024 + full 16 pages x 1,024 + state 1 page x 512 = 19,968 bytes
+sequence    of 64 tokens: window_8 3 pages x 1,024 + full 16 pages x 1,024 + state 1 page x 512 = 19,968 bytes; an engine that keeps every token in every layer takes 33,096
 memory      1 MiB = 1,023 parents x 1,024 (1,047,552) + null page (page 0, never handed out) 1,024 bytes
 filled      1,047,552 = kept 1,037,899 + padding 9,653 bytes, as sequences of 64 tokens fill parents
 capacity    4,076 tokens: 52.46 sequences of 64

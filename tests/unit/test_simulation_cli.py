@@ -9,6 +9,7 @@ import pytest
 from traces import CAPACITIES, LRU_RATES
 from traces import read_trace as read_ids
 
+import octavo
 from octavo.cli import main
 from octavo.cli.terminal import ProgressBar
 
@@ -142,9 +143,11 @@ def test_packed_model(figures, simulate):
 
     assert 10 == serial[0]["requests"] + serial[0]["refused"]
     assert 10 == timed[0]["requests"] + timed[0]["refused"]
-    assert {"window_1024": 1, "full": 6} == serial[0]["pages_per_parent"]
+    plan = octavo.plan(octavo.ModelSpec.from_config(GEMMA), "2GiB")
+    each = {name: group.pages_per_parent for name, group in plan.groups.items()}
+    assert each == serial[0]["pages_per_parent"]
     text = simulate(*words)[1]
-    assert " parents of 7,864,320 bytes (1.99 GiB), each 1 page of window_1024, or 6 pages" in text
+    assert f" parents of {plan.page_bytes:,} bytes (1.99 GiB), each " in text
     assert " parents at peak" in text
 
 
