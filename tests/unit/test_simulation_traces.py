@@ -147,6 +147,21 @@ def test_no_trace(read, content, why):
         read(content, skip_bad=True)
 
 
+def test_what_comes_before_the_first_good_line_is_skipped_too(read):
+    """A comment at the top is a malformed line like any other."""
+    trace = read('# comment\n{"arrival": 0, "tokens": [1, 2], "output_length": 1}\n', skip_bad=True)
+
+    assert (1, 1) == (trace.bad_lines, len(trace.requests))
+
+
+def test_times_count_in_their_zone(read):
+    """A second apart, whatever the clocks showed."""
+    rows = "2023-11-16 18:00:00+05:00,10,1\n2023-11-16 13:00:01+00:00,10,1\n"
+    first, second = read(HEADER + rows).requests
+
+    assert 1.0 == second.arrival - first.arrival
+
+
 def test_no_id_stands_twice():
     """Not in one block, nor in two."""
     tokens = block_tokens(np.arange(100, dtype=np.int32))

@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -179,8 +179,9 @@ def _moment(text: str) -> float:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise BadLine(f"TIMESTAMP is {_short(text)}; it must be a date and time") from None
-    epoch = datetime(1970, 1, 1, tzinfo=moment.tzinfo)
-    return (moment - epoch).total_seconds()
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
 
 
 def _short(value: object) -> str:

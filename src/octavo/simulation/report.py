@@ -79,7 +79,8 @@ class Run:
 
 def _replica(tally: Tally) -> dict[str, Any]:
     samples = [sample._asdict() for sample in tally.timeline.samples()]
-    return {**tally.to_dict(), "busy_seconds": round(tally.busy, 6), "occupancy": samples}
+    counts = {key: n for key, n in tally.to_dict().items() if not key.startswith("refused")}
+    return {**counts, "busy_seconds": round(tally.busy, 6), "occupancy": samples}
 
 
 def _since(job: Job, moment: float | None) -> float:

@@ -40,10 +40,13 @@ class _Reading:
     def __init__(self, path: str, *, skip_bad: bool) -> None:
         self._path, self._skip, self._bad = path, skip_bad, 0
         self._line: JsonLine | CsvLine | None = None
+        self._no_header: TraceError | None = None
 
     def trace(self, file: BinaryIO) -> Trace:
         found = list(self._fields(file))
         if not found or self._line is None:
+            if self._no_header is not None:
+                raise self._no_header
             skipped = f"; {self._bad} bad lines were skipped" if self._bad else ""
             raise TraceError(self._path, None, f"there is no request in it{skipped}")
         arrivals = [fields["arrival"] for fields in found]
@@ -61,12 +64,12 @@ class _Reading:
         for number, raw in self._lines(file):
             try:
                 fields = self._read(raw)
-            except BadHeader as bad:
-                raise TraceError(self._path, number, str(bad)) from None
-            except BadLine as bad:
+            except (BadHeader, BadLine) as bad:
                 if not self._skip:
                     raise TraceError(self._path, number, str(bad)) from None
                 self._bad += 1
+                if isinstance(bad, BadHeader) and self._no_header is None:
+                    self._no_header = TraceError(self._path, number, str(bad))
             else:
                 if fields is not None:
                     yield fields
