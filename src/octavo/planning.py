@@ -104,7 +104,12 @@ def plan(
     made = plan_ranks(request)
     if made is None:
         raise _too_small(request)
-    return _at_its_longest(made, request)
+    made = _at_its_longest(made, request)
+    if kernel is not None:
+        from octavo.kernels import check_reach
+
+        check_reach(kernel, made.stages or (made,))
+    return made
 
 
 def _at_its_longest(made: Plan, request: "Request") -> Plan:

@@ -395,7 +395,8 @@ def test_shared_layers_stay_with_their_owner():
         ("tensorrt", {"page_size": 32}, "order is 'token'; tensorrt reads pages in order 'head'"),
         ("vllm", {"page_size": 24}, "page_size is 24; vllm takes multiples of 16"),
         ("flashinfer", {"page_size": 7}, "head size is (12, 8); flashinfer takes multiples of 8"),
-        ("cudnn", {}, "kernel is 'cudnn'; known kernels are: flash_attn, flashinfer, onnxruntime"),
+        ("vllm_cpu", {"page_size": 16}, "page_size is 16; vllm_cpu takes multiples of 32"),
+        ("cudnn", {}, "kernel is 'cudnn'; known kernels are: flash_attn, flashinfer, int32, onnx"),
     ],
 )
 def test_demands_of_kernels(kernel, options, message):
@@ -405,6 +406,23 @@ def test_demands_of_kernels(kernel, options, message):
         octavo.plan(spec, "1MiB", max_length=256, kernel=kernel, **options)
 
     assert message in str(caught.value)
+
+
+def test_offsets_of_32_bits_end():
+    """A pool whose last pages such a kernel could not reach is refused, a smaller one is not."""
+    spec = ModelSpec("llama", (Attention(8, 128, 128),) * 32)
+    with pytest.raises(PlanError, match="int32 reaches 131072 pages of key of layer 0"):
+        octavo.plan(spec, "400GiB", kernel="int32")
+    assert octavo.plan(spec, "200GiB", kernel="int32")
+
+
+@pytest.mark.parametrize(
+    "kind", [Cross(2, 60, 60, 10), Latent(510, 63), Attention(2, 60, 64)], ids=repr
+)
+def test_sizes_that_kernels_cannot_read(kind):
+    """Heads of any sort, and latents."""
+    with pytest.raises(PlanError, match="vllm takes multiples of 8"):
+        octavo.plan(ModelSpec("odd", (kind, Attention(2, 64, 64))), "1GiB", kernel="vllm")
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
