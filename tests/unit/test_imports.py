@@ -24,6 +24,14 @@ def test_core_loads_only_numpy_and_the_standard_library():
     assert set() == foreign
 
 
+def test_core_does_not_load_the_index_formats():
+    """`import octavo` leaves octavo.index to those who drive a kernel of their own."""
+    code = "import sys, octavo; print([name for name in sys.modules if 'octavo.index' in name])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "[]" == run.stdout.strip()
+
+
 def test_command_line_starts_without_torch():
     """`octavo --help` and `octavo plan` need not wait for torch: the commands import it on use."""
     foreign = _foreign_packages("import octavo.cli")

@@ -1,0 +1,159 @@
+"""What a step says about one token group, checked: the pages each row reads, in kernel pages."""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.errors import CapacityError, LengthError, PlanError
+from octavo.kernels import KERNELS
+from octavo.lifetimes import Lifetime
+from octavo.plans import Plan
+from octavo.spec import check_int
+from octavo.table import GroupView, Ints, Step
+
+Form = Literal["absolute", "compact"]
+_MAX = 2**31 - 1
+
+
+class Addresses(NamedTuple):
+    """One group's pages in a step of n rows and T tokens.
+
+    Attributes:
+        step: the step.
+        lifetime: what its queries see.
+        page: tokens a kernel page holds.
+        table: int32[n, width], kernel pages; 0 where a row has none or none any more.
+        held: bool[n, width], the columns that a row's keys stand in, dropped ones included.
+        slots: int32[T], where each new token's KV goes.
+        keys: int32[n], keys the columns stand for: context - base.
+        base: int32[n], positions left out behind the sinks; 0 in the absolute form.
+        sinks: leading positions whose columns stay in front of those left out.
+    """
+
+    step: Step
+    lifetime: Lifetime
+    page: int
+    table: Ints
+    held: NDArray[np.bool_]
+    slots: Ints
+    keys: Ints
+    base: Ints
+    sinks: int
+
+
+def addresses(
+    step: Step, plan: Plan, group: str | None, kernel: str, kernel_page: int | None, form: Form
+) -> Addresses:
+    """Read the addresses of ``group``; nothing is kept and nothing changed. O(n x columns).
+
+    Raises:
+        UnknownGroup, PlanError, LengthError, CapacityError: as the functions of octavo.index say.
+    """
+    page = _kernel_page(plan.page_size, kernel_page, kernel)
+    if form not in {"absolute", "compact"}:
+        raise PlanError("form", form, "it is 'absolute' or 'compact'")
+    view, lifetime = _view(step, plan, group)
+    _check_queries(step)
+    table, first, lead = _pages(step, view.table, lifetime, plan.page_size)
+    shift = np.maximum(first - lead, 0) if form == "compact" else np.zeros_like(first)
+    base = shift * plan.page_size
+    keys = step.context - base
+    held = _held(keys, page)
+    table = _split(_shifted(table, shift, lead), plan.page_size // page, held)
+    sinks = lead * plan.page_size
+    return Addresses(step, lifetime, page, table, held, view.slots, keys, base, sinks)
+
+
+def _kernel_page(page_size: int, kernel_page: int | None, kernel: str) -> int:
+    """Tokens of a kernel page, as the kernel takes them."""
+    page = check_int("kernel_page", page_size if kernel_page is None else kernel_page, 1, page_size)
+    if page_size % page:
+        raise PlanError("kernel_page", page, f"it must divide the page size, {page_size}")
+    demands = KERNELS.get(kernel)
+    if demands is None:
+        return page
+    if page % demands.multiple or (demands.power_of_two and page & (page - 1)):
+        rule = "a power of two" if demands.power_of_two else "a number"
+        right = f"{kernel} takes {rule} of at least {demands.multiple} tokens"
+        raise PlanError("kernel_page" if kernel_page else "page_size", page, right)
+    return page
+
+
+def _view(step: Step, plan: Plan, group: str | None) -> tuple[GroupView, Lifetime]:
+    view = step.group(group)
+    name = group or next(name for name, other in step.groups.items() if other is view)
+    if not isinstance(view, GroupView):
+        right = "a group that keeps tokens; states and cross inputs are read as step.group gives"
+        raise PlanError("group", name, right)
+    if name not in plan.groups:
+        raise PlanError("plan", list(plan.groups), f"the plan the step was made by has {name!r}")
+    return view, plan.groups[name].lifetime
+
+
+def _who(step: Step, row: int) -> str:
+    return f"sequence {step.sequences[row].id!r}"
+
+
+def _check_queries(step: Step) -> None:
+    wrong = (step.counts > step.context) | (step.past + step.counts != step.context)
+    if wrong.any():
+        row = int(wrong.argmax())
+        count, context = int(step.counts[row]), int(step.context[row])
+        why = f"{int(step.past[row])} tokens are there before it"
+        raise LengthError(f"query of {_who(step, row)}", count, 0, context, why)
+
+
+def _pages(step: Step, table: Ints, lifetime: Lifetime, size: int) -> tuple[Ints, Ints, int]:
+    """The columns in use, the first each row's queries see, and those that hold sinks."""
+    ends = -(-step.context // size)
+    first = (lifetime.floors(step.past.astype(np.int64)) // size).astype(np.int32)
+    lead = -(-lifetime.sinks // size)
+    width = int(ends.max(initial=0))
+    if table.shape[1] < width:
+        table = np.pad(table, ((0, 0), (0, width - table.shape[1])))
+    table, columns = table[:, :width], np.arange(width, dtype=np.int32)
+    used = columns < ends[:, None]
+    needed = used & ((columns >= first[:, None]) | (columns < lead)) if first.any() else used
+    _check_pages(step, table, needed, size)
+    return np.where(used, table, 0).astype(np.int32, copy=False), first, lead
+
+
+def _check_pages(step: Step, table: Ints, needed: NDArray[np.bool_], size: int) -> None:
+    missing = needed & (table <= 0)
+    if missing.any():
+        row = int(missing.any(axis=1).argmax())
+        need, have = int(needed[row].sum()), int((needed[row] & ~missing[row]).sum())
+        why = f"column {int(missing[row].argmax())} has none, {int(step.context[row])} tokens"
+        raise LengthError(f"pages of {_who(step, row)}", have, need, None, why)
+    top = int(table.max(initial=0))
+    if (top + 1) * size - 1 > _MAX:
+        row = int((table == top).any(axis=1).argmax())
+        why = f"page {top} of {size} tokens is beyond int32"
+        raise CapacityError(f"slot of {_who(step, row)}", (top + 1) * size - 1, _MAX, why)
+
+
+def _held(keys: Ints, page: int) -> NDArray[np.bool_]:
+    ends = -(-keys // page)
+    held: NDArray[np.bool_] = np.arange(int(ends.max(initial=0)), dtype=np.int32) < ends[:, None]
+    return held
+
+
+def _shifted(table: Ints, shift: Ints, lead: int) -> Ints:
+    """The table without ``shift`` columns of each row behind the ``lead`` ones of sinks."""
+    if not shift.any():
+        return table
+    columns = np.arange(table.shape[1])
+    wanted = columns + np.where(columns >= lead, shift[:, None], 0)
+    found = np.take_along_axis(table, np.minimum(wanted, table.shape[1] - 1), axis=1)
+    return np.where(wanted < table.shape[1], found, 0).astype(np.int32, copy=False)
+
+
+def _split(table: Ints, ratio: int, held: NDArray[np.bool_]) -> Ints:
+    """Kernel pages: page p becomes p * ratio .. p * ratio + ratio - 1."""
+    width = held.shape[1]
+    if ratio == 1:
+        return table[:, :width]
+    parts = table[:, :, None] * np.int32(ratio) + np.arange(ratio, dtype=np.int32)
+    parts *= (table > 0)[:, :, None]
+    return np.where(held, parts.reshape(len(table), -1)[:, :width], 0).astype(np.int32, copy=False)

@@ -1,0 +1,65 @@
+"""Padded arrays: fresh ones, or a caller's buffers of which no entry keeps what it held."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.errors import CapacityError, LengthError
+
+T = TypeVar("T")
+
+
+class Field(NamedTuple):
+    """One array to hand out.
+
+    Attributes:
+        values: what it holds at its beginning.
+        shape: its least shape; of a fresh array the shape.
+        pad: what every other entry holds.
+    """
+
+    values: NDArray[Any]
+    shape: tuple[int, ...]
+    pad: int
+
+
+def deliver(kind: type[T], fields: Mapping[str, Field], out: T | None, **numbers: int) -> T:
+    """A ``kind`` of the arrays ``fields`` and of ``numbers``, in ``out``'s arrays where given.
+
+    Raises:
+        LengthError: ``out`` is none of ``kind``, or an array of it has another element type or
+            other axes, is read-only or not contiguous; nothing was written.
+        CapacityError: an array of ``out`` is too small; nothing was written.
+
+    Cost: O(entries of the arrays).
+    """
+    if out is None:
+        targets = {name: np.empty(f.shape, f.values.dtype) for name, f in fields.items()}
+    elif not isinstance(out, kind):
+        raise LengthError("out", out, None, None, f"a {kind.__name__} emitted before")
+    else:
+        targets = {name: _checked(name, f, getattr(out, name)) for name, f in fields.items()}
+    for name, field in fields.items():
+        _fill(targets[name], field)
+    return cast("Callable[..., T]", kind)(**targets, **numbers)
+
+
+def _checked(name: str, field: Field, target: Any) -> NDArray[Any]:
+    dtype, axes = field.values.dtype, len(field.shape)
+    fits = isinstance(target, np.ndarray) and target.dtype == dtype and target.ndim == axes
+    if not fits or not target.flags.writeable or not target.flags.c_contiguous:
+        right = f"a writeable, contiguous {dtype} array of {axes} axes"
+        raise LengthError(f"out.{name}", target, None, None, right)
+    for axis, need in enumerate(field.shape):
+        if target.shape[axis] < need:
+            why = f"out is too small in axis {axis}"
+            raise CapacityError(f"{name}.shape[{axis}]", need, target.shape[axis], why)
+    return cast("NDArray[Any]", target)
+
+
+def _fill(target: NDArray[Any], field: Field) -> None:
+    if target.shape != field.values.shape:
+        target[...] = field.pad
+    target[tuple(slice(size) for size in field.values.shape)] = field.values

@@ -1,0 +1,154 @@
+"""The arrays each kernel's format is made of; documented field by field."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.table import Ints
+
+
+class Vllm(NamedTuple):
+    """What vLLM's backends take, for R rows and M tokens, padding included. All int32.
+
+    Attributes:
+        block_table: [R, width], kernel pages of each row; 0 where unmapped, dropped or padded.
+        slot_mapping: [M], where each new token's KV goes; -1: nowhere (padding).
+        seq_lens: [R], keys of each row once the step's are written; 0 in padded rows.
+        query_start_loc: [R + 1], where each row's tokens begin; padded rows begin at the end.
+        positions: [M], position of each token in its sequence; 0 in padding.
+        logit_rows: [R], index of each row's last token; -1 where there is none.
+        base: [R], positions left out behind the sinks in the compact form; else 0.
+        max_query_len, max_seq_len: the largest of the rows', as ints.
+    """
+
+    block_table: Ints
+    slot_mapping: Ints
+    seq_lens: Ints
+    query_start_loc: Ints
+    positions: Ints
+    logit_rows: Ints
+    base: Ints
+    max_query_len: int
+    max_seq_len: int
+
+
+class Flash(NamedTuple):
+    """What FlashAttention's varlen and paged functions take. All int32.
+
+    Attributes:
+        cu_seqlens_q: [R + 1], cumulative new tokens; padded rows repeat the last entry.
+        cu_seqlens_k: [R + 1], cumulative keys; the same.
+        cache_seqlens: [R], keys of each row once the step's are written; 0 in padded rows. A call
+            that appends the new ones itself wants what was there before: less the row's new tokens.
+        block_table: [R, width]; 0 where unmapped, dropped or padded.
+        max_seqlen_q, max_seqlen_k: the largest of the rows', as ints.
+        slot_mapping, positions, logit_rows, base: as of `Vllm`.
+    """
+
+    cu_seqlens_q: Ints
+    cu_seqlens_k: Ints
+    cache_seqlens: Ints
+    block_table: Ints
+    slot_mapping: Ints
+    positions: Ints
+    logit_rows: Ints
+    base: Ints
+    max_seqlen_q: int
+    max_seqlen_k: int
+
+
+class Flashinfer(NamedTuple):
+    """What FlashInfer's paged wrappers plan with. All int32.
+
+    Attributes:
+        qo_indptr: [R + 1], cumulative new tokens; padded rows repeat the last entry.
+        kv_indptr: [R + 1], cumulative kernel pages; the same.
+        kv_indices: [pages of all rows], row after row; 0, the null page, where a window dropped
+            one, and behind ``kv_indptr[-1]``.
+        kv_last_page_len: [R], 1..page tokens in each row's last page; 1 for rows without pages.
+        slot_mapping, positions, logit_rows, base: as of `Vllm`.
+        max_query_len, max_seq_len: the largest of the rows', as ints.
+    """
+
+    qo_indptr: Ints
+    kv_indptr: Ints
+    kv_indices: Ints
+    kv_last_page_len: Ints
+    slot_mapping: Ints
+    positions: Ints
+    logit_rows: Ints
+    base: Ints
+    max_query_len: int
+    max_seq_len: int
+
+
+class Onnxruntime(NamedTuple):
+    """Inputs of com.microsoft::PagedAttention. All int32.
+
+    Attributes:
+        block_table: [R, width], input 7; 0 where unmapped, dropped or padded.
+        slot_mapping: [M], input 10; -1: the token's KV is not written.
+        cumulative_sequence_length: [R + 1], input 5: cumulative new tokens.
+        past_seqlens: [R], input 6: keys before the step; 0 in padded rows.
+        attention_metadata: [3], input 16, of which releases before the lower bound take [:2]: upper
+            bound of a row's new tokens, upper and lower bound of the most keys of a row; all exact.
+        positions, logit_rows, base: as of `Vllm`.
+    """
+
+    block_table: Ints
+    slot_mapping: Ints
+    cumulative_sequence_length: Ints
+    past_seqlens: Ints
+    attention_metadata: Ints
+    positions: Ints
+    logit_rows: Ints
+    base: Ints
+
+
+class Tensorrt(NamedTuple):
+    """What TensorRT-LLM's attention plugin takes. All int32.
+
+    Attributes:
+        block_offsets: [R, 2, width], [row, 0] the key blocks and [row, 1] the value blocks of each
+            page: page * 2 * layers, and 1 more for values; 0 where unmapped, dropped or padded.
+        sequence_length: [R], keys of each row once the step's are written; 0 in padded rows.
+        host_past_key_value_lengths: [R], keys before the step; 0 in padded rows.
+        context_lengths: [R], new tokens of each row; 0 in padded rows.
+        slot_mapping, positions, logit_rows, base: as of `Vllm`.
+        max_query_len, max_seq_len: the largest of the rows', as ints.
+    """
+
+    block_offsets: Ints
+    sequence_length: Ints
+    host_past_key_value_lengths: Ints
+    context_lengths: Ints
+    slot_mapping: Ints
+    positions: Ints
+    logit_rows: Ints
+    base: Ints
+    max_query_len: int
+    max_seq_len: int
+
+
+class Dense(NamedTuple):
+    """A mask over gathered pages, for scaled-dot-product attention of padded queries. int32.
+
+    Attributes:
+        mask: bool[R, max_query_len, width * page], whether query j of a row sees key k of its
+            ``block_table`` row, gathered column after column. All False for queries a row has not.
+        block_table: [R, width]; -1 where unmapped, dropped or padded.
+        seq_lens, query_start_loc, slot_mapping, positions, logit_rows, base: as of `Vllm`.
+        max_query_len, max_seq_len: the largest of the rows', as ints.
+    """
+
+    mask: NDArray[np.bool_]
+    block_table: Ints
+    slot_mapping: Ints
+    seq_lens: Ints
+    query_start_loc: Ints
+    positions: Ints
+    logit_rows: Ints
+    base: Ints
+    max_query_len: int
+    max_seq_len: int
