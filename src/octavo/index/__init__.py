@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import CapacityError
-from octavo.index.addresses import Addresses, Form, addresses
+from octavo.index.addresses import Addresses, Form, read_addresses
 from octavo.index.buffers import Field, deliver
 from octavo.index.formats import Dense, Flash, Flashinfer, Onnxruntime, Tensorrt, Vllm
 from octavo.index.latent import LatentGeometry, check_offsets, max_addressable_pages
@@ -78,7 +78,7 @@ def vllm(
     form: Form = "absolute",
 ) -> Vllm:
     """The arrays of vLLM's backends; arguments, errors and cost as the module says."""
-    found = addresses(step, plan, group, "any", kernel_page, form)
+    found = read_addresses(step, plan, group, "any", kernel_page, form)
     rows = _rows(step, rows)
     fields = _common(found, rows) | {
         "block_table": _by_row(found.table, rows, NULL),
@@ -99,7 +99,7 @@ def flash(
     form: Form = "absolute",
 ) -> Flash:
     """The arrays of FlashAttention; arguments, errors and cost as the module says."""
-    found = addresses(step, plan, group, "any", kernel_page, form)
+    found = read_addresses(step, plan, group, "any", kernel_page, form)
     rows = _rows(step, rows)
     fields = _common(found, rows) | {
         "cu_seqlens_q": _cumulative(step.query_start, rows),
@@ -123,7 +123,7 @@ def flashinfer(
     form: Form = "absolute",
 ) -> Flashinfer:
     """The arrays of FlashInfer; arguments, errors and cost as the module says."""
-    found = addresses(step, plan, group, "any", kernel_page, form)
+    found = read_addresses(step, plan, group, "any", kernel_page, form)
     rows = _rows(step, rows)
     pages = -(-found.keys // found.page)
     indices = found.table[found.held]
@@ -153,7 +153,7 @@ def onnxruntime(
         PlanError: pages that are no power of two of at least 16 tokens.
         others: as the module says.
     """
-    found = addresses(step, plan, group, "onnxruntime", kernel_page, form)
+    found = read_addresses(step, plan, group, "onnxruntime", kernel_page, form)
     rows = _rows(step, rows)
     most = _longest(found)
     bounds = [most["max_query_len"], most["max_seq_len"], most["max_seq_len"]]
@@ -187,7 +187,7 @@ def tensorrt(
         CapacityError: a block offset beyond int32.
         others: as the module says.
     """
-    found = addresses(step, plan, group, "tensorrt", kernel_page, form)
+    found = read_addresses(step, plan, group, "tensorrt", kernel_page, form)
     rows = _rows(step, rows)
     fields = _common(found, rows) | {
         "block_offsets": _by_row(_block_offsets(found.table, layers), rows, NULL),
@@ -212,7 +212,7 @@ def dense(
 
     Cost: O(rows x longest query x keys).
     """
-    found = addresses(step, plan, group, "any", kernel_page, form)
+    found = read_addresses(step, plan, group, "any", kernel_page, form)
     rows = _rows(step, rows)
     mask = _mask(found)
     fields = _common(found, rows) | {

@@ -24,7 +24,6 @@ class Addresses(NamedTuple):
         lifetime: what its queries see.
         page: tokens a kernel page holds.
         table: int32[n, width], kernel pages; 0 where a row has none or none any more.
-        held: bool[n, width], the columns that a row's keys stand in, dropped ones included.
         slots: int32[T], where each new token's KV goes.
         keys: int32[n], keys the columns stand for: context - base.
         base: int32[n], positions left out behind the sinks; 0 in the absolute form.
@@ -35,14 +34,18 @@ class Addresses(NamedTuple):
     lifetime: Lifetime
     page: int
     table: Ints
-    held: NDArray[np.bool_]
     slots: Ints
     keys: Ints
     base: Ints
     sinks: int
 
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        """bool[n, width], the columns a row's keys stand in, dropped ones included."""
+        return _before(-(-self.keys // self.page), self.table.shape[1])
 
-def addresses(
+
+def read_addresses(
     step: Step, plan: Plan, group: str | None, kernel: str, kernel_page: int | None, form: Form
 ) -> Addresses:
     """Read the addresses of ``group``; nothing is kept and nothing changed. O(n x columns).
@@ -59,10 +62,9 @@ def addresses(
     shift = np.maximum(first - lead, 0) if form == "compact" else np.zeros_like(first)
     base = shift * plan.page_size
     keys = step.context - base
-    held = _held(keys, page)
-    table = _split(_shifted(table, shift, lead), plan.page_size // page, held)
+    table = _split(_shifted(table, shift, lead), plan.page_size // page, -(-keys // page))
     sinks = lead * plan.page_size
-    return Addresses(step, lifetime, page, table, held, view.slots, keys, base, sinks)
+    return Addresses(step, lifetime, page, table, view.slots, keys, base, sinks)
 
 
 def _kernel_page(page_size: int, kernel_page: int | None, kernel: str) -> int:
@@ -112,31 +114,43 @@ def _pages(step: Step, table: Ints, lifetime: Lifetime, size: int) -> tuple[Ints
     width = int(ends.max(initial=0))
     if table.shape[1] < width:
         table = np.pad(table, ((0, 0), (0, width - table.shape[1])))
-    table, columns = table[:, :width], np.arange(width, dtype=np.int32)
-    used = columns < ends[:, None]
-    needed = used & ((columns >= first[:, None]) | (columns < lead)) if first.any() else used
-    _check_pages(step, table, needed, size)
-    return np.where(used, table, 0).astype(np.int32, copy=False), first, lead
+    table = table[:, :width] * _before(ends, width)
+    if first.any():
+        columns = np.arange(width, dtype=np.int32)
+        _check_window(step, table, (columns >= first[:, None]) | (columns < lead), ends)
+    elif np.count_nonzero(table) != ends.sum():
+        _check_window(step, table, np.True_, ends)
+    _check_top(step, table, size)
+    return table.astype(np.int32, copy=False), first, lead
 
 
-def _check_pages(step: Step, table: Ints, needed: NDArray[np.bool_], size: int) -> None:
-    missing = needed & (table <= 0)
+def _before(ends: Ints, width: int) -> NDArray[np.bool_]:
+    """bool[n, width], the columns before each row's end."""
+    before: NDArray[np.bool_] = np.arange(width, dtype=np.int32) < ends[:, None]
+    return before
+
+
+def _check_window(step: Step, table: Ints, seen: NDArray[np.bool_] | np.bool_, ends: Ints) -> None:
+    """Refuse a column that is ``seen``, before its row's end, and holds no page."""
+    needed = _before(ends, table.shape[1]) & seen
+    missing = needed & (table == 0)
     if missing.any():
         row = int(missing.any(axis=1).argmax())
-        need, have = int(needed[row].sum()), int((needed[row] & ~missing[row]).sum())
+        need, lack = int(needed[row].sum()), int(missing[row].sum())
         why = f"column {int(missing[row].argmax())} has none, {int(step.context[row])} tokens"
-        raise LengthError(f"pages of {_who(step, row)}", have, need, None, why)
-    top = int(table.max(initial=0))
+        raise LengthError(f"pages of {_who(step, row)}", need - lack, need, None, why)
+
+
+def _check_top(step: Step, table: Ints, size: int) -> None:
+    """Refuse pages below the null page, and those whose last slot is beyond int32."""
+    low, top = int(table.min(initial=0)), int(table.max(initial=0))
+    if low < 0:
+        name = f"page of {_who(step, int((table == low).any(axis=1).argmax()))}"
+        raise LengthError(name, low, 0, None, "each is a physical page")
     if (top + 1) * size - 1 > _MAX:
         row = int((table == top).any(axis=1).argmax())
         why = f"page {top} of {size} tokens is beyond int32"
         raise CapacityError(f"slot of {_who(step, row)}", (top + 1) * size - 1, _MAX, why)
-
-
-def _held(keys: Ints, page: int) -> NDArray[np.bool_]:
-    ends = -(-keys // page)
-    held: NDArray[np.bool_] = np.arange(int(ends.max(initial=0)), dtype=np.int32) < ends[:, None]
-    return held
 
 
 def _shifted(table: Ints, shift: Ints, lead: int) -> Ints:
@@ -149,11 +163,12 @@ def _shifted(table: Ints, shift: Ints, lead: int) -> Ints:
     return np.where(wanted < table.shape[1], found, 0).astype(np.int32, copy=False)
 
 
-def _split(table: Ints, ratio: int, held: NDArray[np.bool_]) -> Ints:
+def _split(table: Ints, ratio: int, ends: Ints) -> Ints:
     """Kernel pages: page p becomes p * ratio .. p * ratio + ratio - 1."""
-    width = held.shape[1]
+    width = int(ends.max(initial=0))
     if ratio == 1:
         return table[:, :width]
     parts = table[:, :, None] * np.int32(ratio) + np.arange(ratio, dtype=np.int32)
     parts *= (table > 0)[:, :, None]
-    return np.where(held, parts.reshape(len(table), -1)[:, :width], 0).astype(np.int32, copy=False)
+    pages = parts.reshape(len(table), -1)[:, :width]
+    return np.where(_before(ends, width), pages, np.int32(0))
