@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.kernels import KERNELS
 from octavo.lifetimes import Lifetime
-from octavo.plans import Plan
+from octavo.plans import Plan, slides
 from octavo.spec import check_int
 from octavo.table import GroupView, Ints, Step
 
@@ -58,13 +58,16 @@ def read_addresses(
         raise PlanError("form", form, "it is 'absolute' or 'compact'")
     view, lifetime = _view(step, plan, group)
     _check_queries(step)
-    table, first, lead = _pages(step, view.table, lifetime, plan.page_size)
-    shift = np.maximum(first - lead, 0) if form == "compact" else np.zeros_like(first)
-    base = shift * plan.page_size
-    keys = step.context - base
-    table = _split(_shifted(table, shift, lead), plan.page_size // page, -(-keys // page))
-    sinks = lead * plan.page_size
-    return Addresses(step, lifetime, page, table, view.slots, keys, base, sinks)
+    size, lead = plan.page_size, -(-lifetime.sinks // plan.page_size)
+    first = _first(step, lifetime, size)
+    table = _pages(step, view.table, first, lead, size)
+    keys, base = step.context, np.zeros_like(step.context)
+    if form == "compact" and first is not None:
+        shift = np.maximum(first - lead, 0)
+        table, base = _shifted(table, shift, lead), shift * size
+        keys = keys - base
+    table = _split(table, size // page, keys, page)
+    return Addresses(step, lifetime, page, table, view.slots, keys, base, lead * size)
 
 
 def _kernel_page(page_size: int, kernel_page: int | None, kernel: str) -> int:
@@ -106,22 +109,27 @@ def _check_queries(step: Step) -> None:
         raise LengthError(f"query of {_who(step, row)}", count, 0, context, why)
 
 
-def _pages(step: Step, table: Ints, lifetime: Lifetime, size: int) -> tuple[Ints, Ints, int]:
-    """The columns in use, the first each row's queries see, and those that hold sinks."""
+def _first(step: Step, lifetime: Lifetime, size: int) -> Ints | None:
+    """The first column each row's queries see, sinks apart; None: they see all."""
+    if not slides(lifetime):
+        return None
+    return (lifetime.floors(step.past.astype(np.int64)) // size).astype(np.int32)
+
+
+def _pages(step: Step, table: Ints, first: Ints | None, lead: int, size: int) -> Ints:
+    """The columns in use, null behind each row's last; of them no one that is seen is missing."""
     ends = -(-step.context // size)
-    first = (lifetime.floors(step.past.astype(np.int64)) // size).astype(np.int32)
-    lead = -(-lifetime.sinks // size)
     width = int(ends.max(initial=0))
     if table.shape[1] < width:
         table = np.pad(table, ((0, 0), (0, width - table.shape[1])))
     table = table[:, :width] * _before(ends, width)
-    if first.any():
+    if first is not None:
         columns = np.arange(width, dtype=np.int32)
-        _check_window(step, table, (columns >= first[:, None]) | (columns < lead), ends)
+        _check_seen(step, table, (columns >= first[:, None]) | (columns < lead), ends)
     elif np.count_nonzero(table) != ends.sum():
-        _check_window(step, table, np.True_, ends)
-    _check_top(step, table, size)
-    return table.astype(np.int32, copy=False), first, lead
+        _check_seen(step, table, np.True_, ends)
+    _check_range(step, table, size)
+    return table.astype(np.int32, copy=False)
 
 
 def _before(ends: Ints, width: int) -> NDArray[np.bool_]:
@@ -130,7 +138,7 @@ def _before(ends: Ints, width: int) -> NDArray[np.bool_]:
     return before
 
 
-def _check_window(step: Step, table: Ints, seen: NDArray[np.bool_] | np.bool_, ends: Ints) -> None:
+def _check_seen(step: Step, table: Ints, seen: NDArray[np.bool_] | np.bool_, ends: Ints) -> None:
     """Refuse a column that is ``seen``, before its row's end, and holds no page."""
     needed = _before(ends, table.shape[1]) & seen
     missing = needed & (table == 0)
@@ -141,7 +149,7 @@ def _check_window(step: Step, table: Ints, seen: NDArray[np.bool_] | np.bool_, e
         raise LengthError(f"pages of {_who(step, row)}", need - lack, need, None, why)
 
 
-def _check_top(step: Step, table: Ints, size: int) -> None:
+def _check_range(step: Step, table: Ints, size: int) -> None:
     """Refuse pages below the null page, and those whose last slot is beyond int32."""
     low, top = int(table.min(initial=0)), int(table.max(initial=0))
     if low < 0:
@@ -155,20 +163,18 @@ def _check_top(step: Step, table: Ints, size: int) -> None:
 
 def _shifted(table: Ints, shift: Ints, lead: int) -> Ints:
     """The table without ``shift`` columns of each row behind the ``lead`` ones of sinks."""
-    if not shift.any():
-        return table
     columns = np.arange(table.shape[1])
     wanted = columns + np.where(columns >= lead, shift[:, None], 0)
     found = np.take_along_axis(table, np.minimum(wanted, table.shape[1] - 1), axis=1)
-    return np.where(wanted < table.shape[1], found, 0).astype(np.int32, copy=False)
+    return np.where(wanted < table.shape[1], found, np.int32(0))
 
 
-def _split(table: Ints, ratio: int, ends: Ints) -> Ints:
-    """Kernel pages: page p becomes p * ratio .. p * ratio + ratio - 1."""
-    width = int(ends.max(initial=0))
+def _split(table: Ints, ratio: int, keys: Ints, page: int) -> Ints:
+    """Kernel pages that hold ``keys``: page p becomes p * ratio .. p * ratio + ratio - 1."""
+    width = -(-int(keys.max(initial=0)) // page)
     if ratio == 1:
         return table[:, :width]
     parts = table[:, :, None] * np.int32(ratio) + np.arange(ratio, dtype=np.int32)
     parts *= (table > 0)[:, :, None]
     pages = parts.reshape(len(table), -1)[:, :width]
-    return np.where(_before(ends, width), pages, np.int32(0))
+    return np.where(_before(-(-keys // page), width), pages, np.int32(0))
