@@ -17,6 +17,7 @@ from octavo import (
 from octavo.errors import UnknownGroup
 from octavo.index import (
     LatentGeometry,
+    cascade,
     check_offsets,
     dense,
     flash,
@@ -322,6 +323,60 @@ def test_rows_that_sit_out_have_keys_and_no_query():
     assert [5, 70, 40] == found.seq_lens.tolist()
     assert [0, 5, 6, 6] == found.query_start_loc.tolist()
     assert [4, 5, -1] == found.logit_rows.tolist()
+
+
+# -- cascade ---------------------------------------------------------------------------------------
+
+
+def sharing(lengths, kernel_page=None):
+    """Cascade and plain CSR of rows that share a prompt of 40 tokens and go on by themselves."""
+    plan = Plan.from_pages(60, 16, GROUPS)
+    cache = Cache(plan)
+    first = cache.admit([1] * 40)
+    cache.commit(cache.extend(first, 40), [2])
+    rows = [cache.admit([1] * 40 + [number] * more) for number, more in enumerate(lengths)]
+    step = cache.extend(rows, [row.length - row.computed for row in rows])
+    options = {"plan": plan, "kernel_page": kernel_page}
+    return step, cascade(step, **options), flashinfer(step, **options), plan
+
+
+@pytest.mark.parametrize(("kernel_page", "count"), [(None, 2), (16, 2), (8, 4)])
+def test_a_cascade_has_what_all_rows_share_once(kernel_page, count):
+    """The published pages of the prompt in one level, all others in the next."""
+    step, found, plain, _ = sharing([3, 20, 9], kernel_page)
+    rows = np.split(plain.kv_indices, plain.kv_indptr[1:-1])
+    own = np.split(found.kv_indices, found.kv_indptr[1:-1])
+
+    assert [0, step.positions.size] == found.shared_qo_indptr.tolist()
+    assert [0, count] == found.shared_kv_indptr.tolist()
+    assert [kernel_page or 16] == found.shared_kv_last_page_len.tolist()
+    for whole, rest in zip(rows, own, strict=True):
+        assert whole.tolist() == [*found.shared_kv_indices, *rest]
+    assert np.array_equal(plain.kv_last_page_len, found.kv_last_page_len)
+    assert np.array_equal(plain.qo_indptr, found.qo_indptr)
+
+
+def test_a_cascade_shares_only_what_every_query_sees():
+    """Nothing of windows; nothing beside a row that begins; of one row all before its query."""
+    step, _, _, plan = sharing([3, 20])
+    mixed_plan, mixed_step = mixed()
+    for found in (cascade(step, "window", plan=plan), cascade(mixed_step, plan=mixed_plan)):
+        assert [0, 0] == found.shared_kv_indptr.tolist()
+        assert [1] == found.shared_kv_last_page_len.tolist()
+        assert 0 == found.shared_kv_indices.size
+    assert [0, 2] == sharing([3])[1].shared_kv_indptr.tolist()
+
+
+def test_cascades_into_buffers_of_larger_ones():
+    """Nothing of the larger batch stays."""
+    step, large, _, plan = sharing([3, 20, 9])
+    step, fresh, _, plan = sharing([3])
+    found = cascade(step, plan=plan, out=large)
+
+    assert fresh.shared_kv_indices.tolist() == found.shared_kv_indices.tolist()
+    assert [0, 1, 1, 1] == found.kv_indptr.tolist()
+    assert [fresh.kv_last_page_len[0], 1, 1] == found.kv_last_page_len.tolist()
+    assert not found.kv_indices[1:].any()
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -39,13 +39,14 @@ from numpy.typing import NDArray
 from octavo.errors import CapacityError
 from octavo.index.addresses import Addresses, Form, read_addresses
 from octavo.index.buffers import Field, deliver
-from octavo.index.formats import Dense, Flash, Flashinfer, Onnxruntime, Tensorrt, Vllm
+from octavo.index.formats import Cascade, Dense, Flash, Flashinfer, Onnxruntime, Tensorrt, Vllm
 from octavo.index.latent import LatentGeometry, check_offsets, max_addressable_pages
-from octavo.plans import Plan
+from octavo.plans import Plan, slides
 from octavo.spec import check_int
 from octavo.table import Ints, Step
 
 __all__ = [
+    "Cascade",
     "Dense",
     "Flash",
     "Flashinfer",
@@ -53,6 +54,7 @@ __all__ = [
     "Onnxruntime",
     "Tensorrt",
     "Vllm",
+    "cascade",
     "check_offsets",
     "dense",
     "flash",
@@ -125,16 +127,34 @@ def flashinfer(
     """The arrays of FlashInfer; arguments, errors and cost as the module says."""
     found = read_addresses(step, plan, group, "any", kernel_page, form)
     rows = _rows(step, rows)
-    pages = -(-found.keys // found.page)
-    indices = found.table[found.held]
-    last = np.where(found.keys > 0, (found.keys - 1) % found.page + 1, 1).astype(np.int32)
-    fields = _common(found, rows) | {
-        "qo_indptr": _cumulative(step.query_start, rows),
-        "kv_indptr": _cumulative(_summed(pages), rows),
-        "kv_indices": Field(indices, indices.shape, NULL),
-        "kv_last_page_len": _by_row(last, rows, 1),
+    return deliver(Flashinfer, _csr(found, rows, 0), out, **_longest(found))
+
+
+def cascade(
+    step: Step,
+    group: str | None = None,
+    *,
+    plan: Plan,
+    out: Cascade | None = None,
+    rows: int | None = None,
+    kernel_page: int | None = None,
+) -> Cascade:
+    """The arrays of FlashInfer's cascade: one level of pages that all rows share, one of the rest.
+
+    Shared are leading pages that every row holds and that end before the step's first new position
+    of any row, so that all queries see all of them; in groups that drop tokens none.
+    Arguments, errors and cost as the module says; the form is the absolute one.
+    """
+    found = read_addresses(step, plan, group, "any", kernel_page, "absolute")
+    rows, skip = _rows(step, rows), _shared(found)
+    pages = found.table[0, :skip]
+    fields = _csr(found, rows, skip) | {
+        "shared_qo_indptr": _whole([0, len(step.positions)]),
+        "shared_kv_indptr": _whole([0, skip]),
+        "shared_kv_indices": Field(pages, pages.shape, NULL),
+        "shared_kv_last_page_len": _whole([found.page if skip else 1]),
     }
-    return deliver(Flashinfer, fields, out, **_longest(found))
+    return deliver(Cascade, fields, out, **_longest(found))
 
 
 def onnxruntime(
@@ -161,7 +181,7 @@ def onnxruntime(
         "block_table": _by_row(found.table, rows, NULL),
         "cumulative_sequence_length": _cumulative(step.query_start, rows),
         "past_seqlens": _by_row(found.keys - step.counts, rows, 0),
-        "attention_metadata": Field(np.array(bounds, np.int32), (3,), 0),
+        "attention_metadata": _whole(bounds),
     }
     return deliver(Onnxruntime, fields, out)
 
@@ -239,6 +259,32 @@ def _common(found: Addresses, rows: int) -> dict[str, Field]:
         "logit_rows": _by_row(step.last, rows, PAD),
         "base": _by_row(found.base, rows, 0),
     }
+
+
+def _csr(found: Addresses, rows: int, skip: int) -> dict[str, Field]:
+    """FlashInfer's arrays of all columns but the first ``skip``."""
+    pages = -(-found.keys // found.page) - skip
+    indices = found.table[:, skip:][found.held[:, skip:]]
+    last = np.where(found.keys > 0, (found.keys - 1) % found.page + 1, 1).astype(np.int32)
+    return _common(found, rows) | {
+        "qo_indptr": _cumulative(found.step.query_start, rows),
+        "kv_indptr": _cumulative(_summed(pages), rows),
+        "kv_indices": Field(indices, indices.shape, NULL),
+        "kv_last_page_len": _by_row(last, rows, 1),
+    }
+
+
+def _shared(found: Addresses) -> int:
+    """Leading columns that are the same page in every row and lie before all new positions."""
+    if slides(found.lifetime):
+        return 0
+    before = int(found.step.past.min()) // found.page
+    differ = (found.table[:, :before] != found.table[0, :before]).any(axis=0)
+    return int(differ.argmax()) if differ.any() else before
+
+
+def _whole(values: list[int]) -> Field:
+    return Field(np.array(values, np.int32), (len(values),), 0)
 
 
 def _by_row(values: NDArray[Any], rows: int, pad: int) -> Field:

@@ -83,6 +83,35 @@ class Flashinfer(NamedTuple):
     max_seq_len: int
 
 
+class Cascade(NamedTuple):
+    """Two levels for FlashInfer's cascade: pages all rows share, and each row's own. All int32.
+
+    Attributes:
+        shared_qo_indptr: [2], all of the step's tokens.
+        shared_kv_indptr: [2], the shared kernel pages; all of their keys come before every query.
+        shared_kv_indices: [shared pages].
+        shared_kv_last_page_len: [1], a full page; 1 where none is shared.
+        qo_indptr, kv_indptr, kv_indices, kv_last_page_len: as of `Flashinfer`, of what is left.
+        slot_mapping, positions, logit_rows, base: as of `Vllm`.
+        max_query_len, max_seq_len: the largest of the rows', shared keys included, as ints.
+    """
+
+    shared_qo_indptr: Ints
+    shared_kv_indptr: Ints
+    shared_kv_indices: Ints
+    shared_kv_last_page_len: Ints
+    qo_indptr: Ints
+    kv_indptr: Ints
+    kv_indices: Ints
+    kv_last_page_len: Ints
+    slot_mapping: Ints
+    positions: Ints
+    logit_rows: Ints
+    base: Ints
+    max_query_len: int
+    max_seq_len: int
+
+
 class Onnxruntime(NamedTuple):
     """Inputs of com.microsoft::PagedAttention. All int32.
 
