@@ -8,8 +8,6 @@ no clock: the same verbs give the same pages in every process.
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
-import numpy as np
-
 from octavo.admission import Admission, Explanation, Match
 from octavo.batch import Batch, Counts, Steppable, as_array, check_counts
 from octavo.capacity import Asked, Capacity, most_snapshots
@@ -33,10 +31,12 @@ from octavo.integrity import check_cache
 from octavo.learning import Learned, one_id, read_kept, read_learned
 from octavo.ledger import Ledger
 from octavo.marching import Marcher
+from octavo.opening import OpenSteps
 from octavo.placing import Placer
 from octavo.planning import Plan
 from octavo.policies import Policy
 from octavo.promises import Promises
+from octavo.publishing import Publisher
 from octavo.reports import Fit, Pin, Stats
 from octavo.retreating import Retreat
 from octavo.rows import Constants
@@ -130,15 +130,14 @@ class Cache:
         )
         stored = log.stored if log is not None else None
         self._retreat = Retreat(self._ledger, self._promises, publishes=prefix)
-        self._committer = Committer(
-            self._ledger, self._promises, self._retreat, most, stored, publishes=prefix
-        )
+        publisher = Publisher(self._ledger, self._promises, self._retreat, stored, publishes=prefix)
+        self._committer = Committer(self._ledger, self._retreat, publisher, most)
         self._halter = Halter(self._ledger, self._committer, same)
         self._guards = Guards(self._ledger, self._promises, self._admission, self.max_length)
         self._home = Home(self._ledger, self._promises, self._placer, self.max_sequences)
         self._orphans = self._home.orphans
         self._pins: set[Pin] = set()
-        self._open: list[Step] = []
+        self._open = OpenSteps(self.depth)
         self._clock = 0
         self._prompt_tokens = self._cached_tokens = self._preemptions = 0
 
@@ -219,7 +218,7 @@ class Cache:
         sequences = self._steppable(rows)
         news = check_counts(counts, len(sequences))
         ahead = check_int("ahead", ahead, 0)
-        waiting = self._waiting()
+        waiting = self._open.waiting()
         ends = [
             (s, self._stepper.end(s, s.scheduled, n, ahead, waiting.get(s, 0)))
             for s, n in zip(sequences, news, strict=True)
@@ -264,7 +263,7 @@ class Cache:
             self._promises,
             list(self._home),
             self._pins,
-            self._open,
+            list(self._open),
             self._placer.pending,
         )
 
@@ -431,15 +430,11 @@ class Cache:
         """
         if self._orphans:
             self._home.reap()
-        if len(self._open) >= self.depth:
-            count = len(self._open)
-            raise StepError(f"{count} steps are open, this cache's depth: commit the oldest first")
+        self._open.check_room()
         step = self._extend(rows, counts, min(check_int("ahead", ahead, 0), _FAR))
-        if self._open:
-            self._want_less(step)
         self._clock += 1
         step._clock = self._clock
-        self._open.append(step)
+        self._open.add(step)
         self._tell()
         return step
 
@@ -448,10 +443,10 @@ class Cache:
             return self._extend_batch(rows, counts, ahead)
         if type(counts) is int and counts > 0 and isinstance(rows, Sequence):
             self._check_running(rows)
-            return self._stepper.extend_one(rows, counts, ahead, self._waiting)
+            return self._stepper.extend_one(rows, counts, ahead, self._open.waiting)
         sequences = self._steppable(rows)
         wanted = check_counts(counts, len(sequences))
-        return self._stepper.extend(sequences, wanted, ahead, self._waiting)
+        return self._stepper.extend(sequences, wanted, ahead, self._open.waiting)
 
     def _extend_batch(self, batch: Batch, counts: Counts, ahead: int) -> Step:
         if batch._idle or not len(batch):
@@ -459,13 +454,12 @@ class Cache:
         sequences = batch._snapshot()
         self._check(sequences[0])
         asked = as_array(counts, len(sequences))
-        if asked is not None:
-            return self._marcher.extend(batch, asked, ahead, self._waiting)
-        wanted = check_counts(counts, len(sequences))
-        asked = as_array(wanted, len(sequences))
-        if asked is not None:
-            return self._marcher.extend(batch, asked, ahead, self._waiting)
-        return self._stepper.extend(sequences, wanted, ahead, self._waiting, batch)
+        if asked is None:
+            wanted = check_counts(counts, len(sequences))
+            asked = as_array(wanted, len(sequences))
+        if asked is None:  # a count beyond int64, which the other way refuses by name
+            return self._stepper.extend(sequences, wanted, ahead, self._open.waiting, batch)
+        return self._marcher.extend(batch, asked, ahead, self._open.waiting)
 
     def commit(
         self, step: Step, tokens: Learned = None, *, kept: Counts | None = None
@@ -490,18 +484,18 @@ class Cache:
         Cost: a batch: some array operations, O(new ids and pages), O(1) a row that fills pages of a
             prompt, several pages at once or loses a state; else O(rows + new tokens).
         """
-        self._check_oldest(step)
+        self._open.check_oldest(step)
         if step._batch is not None:
             told, valid = read_learned(tokens, step), read_kept(kept, step)
-            done = self._halter.commit(step, told, valid, self._open[1:])
-            self._open.pop(0)
+            done = self._halter.commit(step, told, valid, self._open.later)
+            self._open.end_oldest()
             self._tell()
             return done
         rows = self._rows(step, tokens, kept)
-        later = moving(self._open[1:]) if len(self._open) > 1 else ()
+        later = moving(self._open.later)
         for row in rows:
             self._committer.check(row, later=row.sequence in later)
-        self._open.pop(0)
+        self._open.end_oldest()
         done = self._committer.commit(step, rows, later)
         self._tell()
         return done
@@ -545,11 +539,8 @@ class Cache:
 
         Cost: O(rows).
         """
-        if not any(step is other for other in self._open):
-            raise StepError("this step is not open: it was committed or aborted, or is not of here")
-        if self._open[-1] is not step:
-            raise StepError("this is not the newest open step: steps abort newest first")
-        self._open.pop()
+        self._open.check_newest(step)
+        self._open.end_newest()
         self._retreat.abort(step, {s for s in step.sequences if s._takes_part(step._clock)})
 
     # -- going back, sharing, making room ------------------------------------------------------
@@ -577,7 +568,7 @@ class Cache:
 
         Cost: O(pages cut).
         """
-        self._check_closed(self._check(sequence))
+        self._open.check_closed(self._check(sequence))
         length = check_int("length", length, 0, sequence.length)
         if exclusive:
             self._guards.exclusive(sequence, length)
@@ -612,7 +603,7 @@ class Cache:
         Cost: O(n x columns).
         """
         self._home.reap()
-        self._check_closed(self._check(sequence))
+        self._open.check_closed(self._check(sequence))
         n = check_int("n", n, 1)
         if sequence.preempted:
             raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
@@ -722,42 +713,7 @@ class Cache:
         if total > self.max_sequences:
             raise CapacityError("sequences", total, self.max_sequences, "max_sequences")
 
-    def _check_oldest(self, step: Step) -> None:
-        if self._open and self._open[0] is step:
-            return
-        if not any(step is other for other in self._open):
-            raise StepError("this step is not open: it was committed or aborted, or is not of here")
-        if self._open[0] is not step:
-            raise StepError("this is not the oldest open step: steps commit oldest first")
-
-    def _check_closed(self, sequence: Sequence) -> None:
-        if any(sequence in step.sequences for step in self._open):
-            raise StepError(f"a step of sequence {sequence.id!r} is open; commit or abort it first")
-
     # -- moves ---------------------------------------------------------------------------------
-
-    def _waiting(self) -> dict[Sequence, int]:
-        """Tokens each sequence will learn from steps that are still open."""
-        waiting: dict[Sequence, int] = {}
-        for step in self._open:
-            for sequence, wants in zip(step.sequences, step.wants_token.tolist(), strict=True):
-                waiting[sequence] = waiting.get(sequence, 0) + wants
-        return waiting
-
-    def _want_less(self, step: Step) -> None:
-        """Rows whose limit is reached with what open steps will teach them want no token more."""
-        if not self._is_tight(step):
-            return
-        waiting = self._waiting()
-        rooms = [s.limit - s.length - waiting.get(s, 0) for s in step.sequences]
-        step.wants_token = step.wants_token & (np.array(rooms) > 0)
-
-    def _is_tight(self, step: Step) -> bool:
-        """Whether open steps may teach a row as many tokens as its limit allows."""
-        if step._batch is not None:
-            rows, n = step._batch._rows, len(step.sequences)
-            return bool(np.minimum.reduce(rows.limit[:n] - rows.known[:n]) <= len(self._open))
-        return any(s.limit - s.length <= len(self._open) for s in step.sequences)
 
     def _tell(self) -> None:
         if self._log is not None:

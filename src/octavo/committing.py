@@ -13,8 +13,7 @@ import numpy as np
 
 from octavo.errors import CapacityError, LengthError, StepError
 from octavo.ledger import Ledger
-from octavo.promises import Promises
-from octavo.publishing import Filled, Publisher, Repointed, Stored
+from octavo.publishing import Filled, Publisher, Repointed
 from octavo.retreating import Retreat
 from octavo.sequences import Ints, Sequence
 from octavo.sliding import Slider
@@ -50,26 +49,20 @@ class Committer:
 
     Args:
         ledger: what the cache owns.
-        promises: what it owes.
         retreat: lets sequences go back.
+        publisher: brings their pages into the index.
         most_snapshots: snapshots a state group may keep; None: as many as fit.
-        on_stored: told of new pages in the index; None: nobody listens.
-        publishes: whether full pages are published at all.
     """
 
     def __init__(
         self,
         ledger: Ledger,
-        promises: Promises,
         retreat: Retreat,
+        publisher: Publisher,
         most_snapshots: list[int | None],
-        on_stored: Stored | None,
-        *,
-        publishes: bool,
     ) -> None:
         self._ledger, self.retreat, self.slider = ledger, retreat, Slider(ledger)
-        self.publisher = Publisher(ledger, promises, retreat, on_stored, publishes=publishes)
-        self._most_snapshots, self._on_stored = most_snapshots, on_stored
+        self.publisher, self._most_snapshots = publisher, most_snapshots
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -77,7 +70,9 @@ class Committer:
         """Refuse what cannot be committed, before anything is changed."""
         sequence, known = row.sequence, row.sequence.length + row.learned.size
         if known > sequence.limit:
-            raise CapacityError("length", known, sequence.limit, f"limit of {sequence.id!r}")
+            raise CapacityError(
+                "length", known, sequence.limit, f"the limit of sequence {sequence.id!r}"
+            )
         if row.context == row.past:
             return
         if row.computed > known:
@@ -216,8 +211,8 @@ class Committer:
         tip = sequence._rows.tip[sequence._row]
         if self._ledger.keep_state(group, tip, pages, self._most_snapshots[group]):
             sequence._stops.discard(int(sequence._rows.computed[sequence._row]))
-            if self._on_stored is not None:
-                self._on_stored(group, [tip], [pages[0]])
+            if self.publisher.on_stored is not None:
+                self.publisher.on_stored(group, [tip], [pages[0]])
 
     def _publish_crosses(self, step: Step, group: int) -> None:
         ledger = self._ledger

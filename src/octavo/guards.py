@@ -9,7 +9,7 @@ from octavo.admission import Admission, Pinned
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.identity import Identity
 from octavo.ledger import Ledger
-from octavo.promises import Promises, open_page_shared, shared_columns
+from octavo.promises import Promises, lost_columns, open_page_shared
 from octavo.sequences import Ints, Sequence, Tokens, check_tokens
 from octavo.spec import check_int
 
@@ -122,7 +122,7 @@ class Guards:
                 need[group] = n * ledger.units[group]
         owed = self._promises.owed()
         if owed is not None and sequence._promised:
-            shared = shared_columns(ledger, sequence)
+            shared = lost_columns(ledger, sequence)
             for group in ledger.token_groups:
                 if sequence.scheduled % ledger.page_size:
                     owed[group] += not open_page_shared(ledger, sequence, group)

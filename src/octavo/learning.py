@@ -82,7 +82,7 @@ def read_learned(tokens: Learned, step: Step) -> Told:
         ids = check_tokens(tokens[0])
         return _told(ids, _sizes(tokens[1], rows, ids.size))
     if not isinstance(tokens, Iterable):
-        raise LengthError("tokens", tokens, 0, None, "one entry a row of the step")
+        raise LengthError("tokens", tokens, None, None, "one entry a row of the step")
     if isinstance(tokens, np.ndarray) and tokens.shape == (rows,) and tokens.dtype.kind in "iu":
         return _wanted(tokens, step)
     items = list(tokens)
@@ -143,7 +143,7 @@ def read_kept(kept: Counts | None, step: Step) -> Int64s | None:
     if kept is None:
         return None
     if not isinstance(kept, Iterable):
-        raise LengthError("kept", kept, 0, None, "one entry a row of the step")
+        raise LengthError("kept", kept, None, None, "one entry a row of the step")
     items = kept if isinstance(kept, np.ndarray) else list(kept)
     plain = as_ints(items, step.counts.size)
     if plain is None or np.count_nonzero((plain < 0) | (plain > step.counts)):

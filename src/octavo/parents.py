@@ -13,97 +13,19 @@ Which parents have vacant pages is remembered in lists that are never mended: an
 longer holds is dropped when it is met, so that a verb touches arrays and the lists it needs.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import IntegrityError, OutOfPages
-from octavo.lanes import LANE_BITS, Clock, Heap, Index, Lanes, Queue, Stamps, join
+from octavo.lanes import LANE_BITS, Clock, Index, Queue, join
 from octavo.pages import OnEvict, Pages, SomePages, check_equal, ignore, unhold
 from octavo.policies import Policy, find_policy
+from octavo.spaces import Space
 from octavo.spec import check_int
 
 _FREE = -1
-
-
-class _Space:
-    """One group's ids: holders, publication, and which parents it draws on.
-
-    Attributes:
-        live: pages somebody holds.
-        mixed: parents with a live page.
-        partial: by vacant pages, parents that may have as many beside live ones.
-        fullest: no parent is listed with fewer vacant pages.
-        resting: parents that may have vacant pages and no live one, the first to rest first.
-        passed: by lane, the stamp below which evictable pages beside live ones are in ``heap``.
-    """
-
-    def __init__(self, per_parent: int, parents: int, policy: Policy, clock: Clock) -> None:
-        size = 1 + parents * per_parent
-        self.per_parent = per_parent
-        self.refs = np.zeros(size, np.int32)
-        self.published = np.zeros(size, np.bool_)
-        self.lanes = Lanes(size, size - 1, policy, clock)
-        self.live = self.mixed = 0
-        self.partial: list[dict[int, None]] = [{} for _ in range(per_parent)]
-        self.fullest = per_parent
-        self.resting: OrderedDict[int, None] = OrderedDict()
-        self.passed = np.zeros(policy.lanes + 1, np.int64)
-        self.heap = Heap(self.lanes.stamp)
-        self._offsets = np.arange(1, per_parent + 1)
-
-    @property
-    def own(self) -> int:
-        """Pages to be had in parents with live pages. O(1)."""
-        return self.mixed * self.per_parent - self.live
-
-    def parents(self, pages: Index) -> Index:
-        """The parent of each page. O(pages)."""
-        found: Index = pages - 1
-        found //= self.per_parent
-        return found
-
-    def pages(self, parents: Index) -> Index:
-        """The pages of each parent, a row each. O(parents x K)."""
-        return parents[:, None] * self.per_parent + self._offsets
-
-    def vacant(self, pages: Index) -> NDArray[np.bool_]:
-        """Which of ``pages`` are neither live nor evictable. O(pages)."""
-        vacant: NDArray[np.bool_] = self.refs[pages] == 0
-        vacant &= self.lanes.stamp[pages] == 0
-        return vacant
-
-    def warmth(self, parents: Index) -> Stamps:
-        """The stamp of each parent's newest evictable page. O(parents x K)."""
-        newest: Stamps = np.maximum.reduce(self.lanes.stamp[self.pages(parents)], 1)
-        return newest
-
-    def list_partial(self, parents: list[int], vacant: list[int]) -> None:
-        """These parents have live pages and so many vacant ones. O(parents)."""
-        for parent, count in zip(parents, vacant, strict=True):
-            if count:
-                self.partial[count][parent] = None
-                self.fullest = min(self.fullest, count)
-
-    def list_resting(self, parents: Index) -> None:
-        """These parents have vacant pages and no live one. O(parents)."""
-        for parent in parents.tolist():
-            self.resting[parent] = None
-            self.resting.move_to_end(parent)
-
-    def expose(self, parents: Index) -> None:
-        """These parents get their first live page: their evictable pages can be given up singly.
-
-        Those that were passed must wait in the heap; the others are met when their turn comes.
-        """
-        if not np.count_nonzero(self.passed):
-            return
-        pages = self.pages(parents).ravel()
-        stamps = self.lanes.stamp[pages]
-        passed = (stamps != 0) & (stamps < self.passed[stamps >> LANE_BITS])
-        self.heap.push(pages[passed], stamps[passed])
 
 
 class ParentPool:
@@ -131,7 +53,7 @@ class ParentPool:
         check_int("parents", parents, 1, 2**31 - 1)
         chosen, clock = find_policy(policy), Clock()
         self.on_evict = on_evict
-        self._spaces = [_Space(check_int("K", k, 1), parents, chosen, clock) for k in per_parent]
+        self._spaces = [Space(check_int("K", k, 1), parents, chosen, clock) for k in per_parent]
         self._owner = np.full(parents, _FREE, np.int32)
         self._live = np.zeros(parents, np.int64)
         self._vacant = np.zeros(parents, np.int64)
@@ -391,7 +313,7 @@ class ParentPool:
 
     # -- giving up -----------------------------------------------------------------------------
 
-    def _coldest_beside_live(self, space: _Space, count: int) -> Index:
+    def _coldest_beside_live(self, space: Space, count: int) -> Index:
         """The ``count`` coldest evictable pages in parents with live ones, or all there are."""
         parts: list[Index] = []
         for lane in range(space.passed.size):
@@ -403,7 +325,7 @@ class ParentPool:
                 count -= parts[-1].size
         return join(parts)
 
-    def _late_beside_live(self, space: _Space, count: int, end: int) -> Index:
+    def _late_beside_live(self, space: Space, count: int, end: int) -> Index:
         """Those that got a live neighbour after they were passed."""
         found: list[int] = []
         while len(found) < count and space.heap.lowest(end) < end:
@@ -412,7 +334,7 @@ class ParentPool:
                 found.append(page)
         return np.array(found, np.intp)
 
-    def _next_beside_live(self, space: _Space, lane: int, count: int) -> Index:
+    def _next_beside_live(self, space: Space, lane: int, count: int) -> Index:
         """Those among the next few of a lane, which are passed now."""
         pages, end = space.lanes.scan(lane, int(space.passed[lane]), 2 * count + 16)
         found: Index = pages[self._live[space.parents(pages)] != 0]
@@ -492,7 +414,7 @@ class ParentPool:
         self._stack[self._bound - parents.size : self._bound] = parents
         self._bound -= parents.size
 
-    def _rest(self, space: _Space, parents: Index, vacant: NDArray[np.int64]) -> None:
+    def _rest(self, space: Space, parents: Index, vacant: NDArray[np.int64]) -> None:
         """``parents`` have evictable pages and no live one: they can be given up whole."""
         warmth = space.warmth(parents)
         changed = (warmth != self._idle.stamp[parents]).nonzero()[0]
@@ -517,7 +439,7 @@ class ParentPool:
         parents = _once(space.parents(idle))
         return idle.size, parents.size - int(np.count_nonzero(self._live[parents]))
 
-    def _check_space(self, group: int, space: _Space) -> None:
+    def _check_space(self, group: int, space: Space) -> None:
         bound = np.flatnonzero(self._owner == group)
         live = (space.refs[1:] > 0).reshape(-1, space.per_parent)
         idle = (space.lanes.stamp[1:] != 0).reshape(-1, space.per_parent)
@@ -533,7 +455,7 @@ class ParentPool:
         check_equal("live + evictable + vacant == K * bound", total, space.per_parent * bound.size)
         self._check_lists(space, bound[self._vacant[bound] > 0])
 
-    def _check_lists(self, space: _Space, parents: Index) -> None:
+    def _check_lists(self, space: Space, parents: Index) -> None:
         """Of parents with vacant pages none is forgotten."""
         partial = parents[self._live[parents] > 0]
         vacant = self._vacant[partial].tolist()

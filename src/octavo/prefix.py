@@ -33,7 +33,7 @@ class PrefixIndex:
         sizes: by group, how many ids its pages have, the null page included.
     """
 
-    def __init__(self, sizes: Sequence[int] = (2**16,)) -> None:
+    def __init__(self, sizes: Sequence[int]) -> None:
         self._groups = len(sizes)
         self._run_at: dict[tuple[int, NodeKey], Run] = {}
         self._runs: dict[int, Run] = {}

@@ -56,7 +56,7 @@ def needs(ledger: Ledger, sequence: Sequence, end: int) -> list[int]:
     return wanted
 
 
-def shared_columns(ledger: Ledger, sequence: Sequence) -> list[int]:
+def lost_columns(ledger: Ledger, sequence: Sequence) -> list[int]:
     """Pages by group that a guaranteed sequence would need again if its state were lost.
 
     Where a state is lost, positions since the last one kept are computed again: pages that others
@@ -96,7 +96,7 @@ class Promises:
             if sequence.preempted:
                 continue
             due = needs(self._ledger, sequence, sequence.limit)
-            due = [a + b for a, b in zip(due, shared_columns(self._ledger, sequence), strict=True)]
+            due = [a + b for a, b in zip(due, lost_columns(self._ledger, sequence), strict=True)]
             if ends is not None and sequence in ends:
                 taken = needs(self._ledger, sequence, ends[sequence])
                 due = [a - b for a, b in zip(due, taken, strict=True)]

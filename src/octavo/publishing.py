@@ -89,7 +89,7 @@ class Publisher:
         publishes: bool,
     ) -> None:
         self._ledger, self._promises, self._retreat = ledger, promises, retreat
-        self._on_stored, self.publishes = on_stored, publishes
+        self.on_stored, self.publishes = on_stored, publishes
 
     def _attach_one(
         self,
@@ -112,8 +112,8 @@ class Publisher:
         """Publish ``pages`` as the pages of ``nodes`` of one run, which have none. O(pages)."""
         self._ledger.index.attach(group, nodes, pages)
         self._ledger.pool.publish(pages, group)
-        if self._on_stored is not None:
-            self._on_stored(group, nodes, pages.tolist())
+        if self.on_stored is not None:
+            self.on_stored(group, nodes, pages.tolist())
 
     def _repoint(
         self,
@@ -220,7 +220,7 @@ class Publisher:
         Args:
             others: rows whose node may have been there before.
         """
-        published, told = 0, self._on_stored is not None
+        published, told = 0, self.on_stored is not None
         for at in range(len(nodes)) if told else sorted(others):
             each = {group: int(column[at]) for group, column in pages.items()}
             if at not in others:
@@ -233,9 +233,9 @@ class Publisher:
 
     def _tell_new(self, node: int, pages: dict[int, int]) -> None:
         """A node is new and got all these pages at once: told as if one came after the other."""
-        assert self._on_stored is not None
+        assert self.on_stored is not None
         for copies, (group, page) in enumerate(pages.items(), 1):
-            self._on_stored(group, (node,), (page,), copies)
+            self.on_stored(group, (node,), (page,), copies)
 
     def publish_part(
         self,

@@ -46,7 +46,7 @@ def detach(index, *pages):
 
 def test_an_empty_index_finds_nothing():
     """Nothing published, nothing found."""
-    index = PrefixIndex()
+    index = PrefixIndex([100])
 
     assert [] == walk(index, (1, 2))
     assert 0 == len(index)
@@ -150,7 +150,7 @@ def test_many_sequences_go_one_page_on(apart):
 
 def test_two_new_ones_that_go_the_same_way():
     """The second finds what the first has just made."""
-    index = PrefixIndex()
+    index = PrefixIndex([100])
     for _ in range(3):
         index.hold(ROOT)
     raws = [keys((token,)).raw for token in (1, 2, 1)]
@@ -162,7 +162,7 @@ def test_two_new_ones_that_go_the_same_way():
 
 def test_roots_of_salts_and_adapters():
     """Each has its own; nothing is found under another's."""
-    index = PrefixIndex()
+    index = PrefixIndex([100])
     one, other = ((Salt("a"),), (Adapter("a"),))
     nodes = enter(index, (1,), root=index.enter_root(one))
     index.attach(0, nodes, [1])
