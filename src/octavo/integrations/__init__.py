@@ -1,0 +1,1 @@
+"""Where octavo meets other libraries: one package or file each."""
