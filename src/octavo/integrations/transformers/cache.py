@@ -251,8 +251,9 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         if call.mask is not None and call.mask.ndim != 2 and call.paged:
             raise UnsupportedModel("attention mask", "octavo's attention takes masks of 2 axes only")
         ids, (batch, new) = _ids(call.ids), call.shape
-        total = call.mask.shape[1] if call.mask is not None and call.mask.ndim == 2 else None
-        whole = total == new or (self._fresh and total is None)
+        total = call.total
+        whole = total == new if self._rows.length < new else False
+        whole = whole or (self._fresh and total in (None, new))
         if self._fresh and whole:
             self._meet(call, ids, batch, new)
         elif self._fresh and total is not None and total - new != self._rows.length:

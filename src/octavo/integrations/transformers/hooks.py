@@ -43,6 +43,17 @@ class Call:
         assert given is not None
         return given.shape[0], given.shape[1]
 
+    @property
+    def total(self) -> int | None:
+        """Columns up to the last new one; None: it is not said.
+
+        generate() drops a mask without padding; then positions are columns.
+        """
+        if self.mask is not None and self.mask.ndim == 2:
+            return self.mask.shape[1]
+        positions = self.others.get("position_ids")
+        return None if positions is None else int(positions.reshape(-1)[-1]) + 1
+
     def behind(self, start: int) -> "Call":
         """The same without the first ``start`` new columns."""
         return replace(
