@@ -579,7 +579,9 @@ class Cache:
         size, start = self._ledger.page_size, self._check(sequence).scheduled
         check_int("position", position, start + 1)
         if position % size:
-            raise LengthError("position", position, None, None, f"a multiple of the page size {size}")
+            raise LengthError(
+                "position", position, None, None, f"a multiple of the page size {size}"
+            )
         if self._ledger.state_groups and self.prefix and not sequence._private:
             sequence._stops.add(position)
             sequence._aim()

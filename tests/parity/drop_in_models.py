@@ -42,7 +42,7 @@ DELTA = {
     "shared_expert_intermediate_size": 32,
     "layer_types": ["linear_attention", "full_attention"] * 2,
 }
-MAMBA = {"mamba_n_heads": 16, "mamba_d_head": 8, "mamba_d_state": 12}
+MAMBA = {"mamba_n_heads": 16, "mamba_d_head": 8, "mamba_d_state": 12, "mamba_chunk_size": 16}
 
 CONFIGS = {
     "llama": SHAPE | DIM,
@@ -62,7 +62,7 @@ CONFIGS = {
     "gemma4_text": SHAPE
     | DIM
     | WINDOW
-    | {"layer_types": HALF, "num_kv_shared_layers": 2, "global_head_dim": 16}
+    | {"layer_types": HALF, "num_kv_shared_layers": 2, "global_head_dim": 32}
     | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 97},
 }
 EAGER = ("gemma2", "gpt_oss")
@@ -99,8 +99,8 @@ def padded(lengths, side, seed=7):
     return ids, (ids > 0).long()
 
 
-def generate(model, ids, cache, mask=None, new=10, **options):
-    """(tokens, logits of each step) of a greedy generate(); of beams no logits."""
+def generate(model, ids, cache, mask=None, new=7, **options):
+    """Greedy tokens of a prompt, and the logits of each step."""
     mask = torch.ones_like(ids) if mask is None else mask
     with torch.no_grad():
         found = model.generate(

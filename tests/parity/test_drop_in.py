@@ -1,4 +1,4 @@
-"""OctavoCache under generate(): tokens and logits of DynamicCache, in every mode of every family."""
+"""OctavoCache under generate(): DynamicCache's tokens and logits, in each mode of each family."""
 
 import pytest
 import torch
@@ -14,9 +14,9 @@ DRAFTS = 6
 def modes():
     """(family, mode) of all that transformers runs with its own cache."""
     for family in CONFIGS:
-        for mode in MODES:
-            if family not in STATEFUL or mode not in ("assisted", "lookup"):
-                yield pytest.param(family, MODES[mode], id=f"{family}-{mode}")
+        for name, mode in MODES.items():
+            if family not in STATEFUL or name not in ("assisted", "lookup"):
+                yield pytest.param(family, mode, id=f"{family}-{name}")
 
 
 def alone(model, cache):
@@ -31,18 +31,14 @@ def batch(model, cache):
 
 def left(model, cache):
     """Prompts padded on the left."""
-    return generate(model, *with_mask("left", cache))
+    ids, mask = padded([19, 12, 5], "left")
+    return generate(model, ids, cache, mask)
 
 
 def right(model, cache):
-    """Prompts padded on the right, which transformers warns of and runs."""
-    return generate(model, *with_mask("right", cache))
-
-
-def with_mask(side, cache):
-    """Arguments for `generate`."""
-    ids, mask = padded([19, 12, 5], side)
-    return ids, cache, mask
+    """Prompts padded on the right by less than a window; transformers warns of it and runs."""
+    ids, mask = padded([19, 16, 13], "right")
+    return generate(model, ids, cache, mask)
 
 
 def beams(model, cache):
@@ -58,13 +54,13 @@ def several(model, cache):
 def lookup(model, cache):
     """Drafts looked up in the prompt, which repeats itself."""
     ids = ids_of(1, 12).repeat(1, 2)
-    return generate(model, ids, cache, prompt_lookup_num_tokens=DRAFTS, new=14)
+    return generate(model, ids, cache, prompt_lookup_num_tokens=DRAFTS, new=10)
 
 
 def assisted(model, cache):
     """Drafts of a second model, here of the same: they are right, or nearly."""
     model.generation_config.num_assistant_tokens = DRAFTS
-    return generate(model, ids_of(1, 19), cache, assistant_model=model, new=14)
+    return generate(model, ids_of(1, 19), cache, assistant_model=model, new=10)
 
 
 def chunks(model, cache):

@@ -77,15 +77,14 @@ def attend(
             sink_logits=s_aux,
         )
         out.index_copy_(0, taken, done)
-        out = out.view(batch, new, heads, -1) if source is None else out.view(
-            batch, new, heads, -1
-        ).index_select(0, source)
+        if source is not None:
+            out = out.view(batch, -1).index_select(0, source)
     return out.view(batch, new, heads, -1), None
 
 
 def _step(now: Any, group: str, device: torch.device) -> TorchStep:
     """The step as torch reads it, made once a pass and group."""
-    step = now.work.get(("step", group))
+    step: TorchStep | None = now.work.get(("step", group))
     if step is None:
         step = TorchStep(now.step, page_size=now.page_size, group=group, device=device)
         now.work["step", group] = step
@@ -94,7 +93,7 @@ def _step(now: Any, group: str, device: torch.device) -> TorchStep:
 
 def _places(now: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Which new columns are tokens of the step; and which row's outcome each row takes."""
-    found = now.work.get("places")
+    found: tuple[torch.Tensor, torch.Tensor | None] | None = now.work.get("places")
     if found is None:
         taken = torch.from_numpy(now.taken).to(device)
         rows = np.arange(len(now.owner))

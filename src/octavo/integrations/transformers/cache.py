@@ -21,7 +21,7 @@ from octavo.integrations.transformers.attention import NAME, attend, mask
 from octavo.integrations.transformers.hooks import Call, watch
 from octavo.integrations.transformers.layers import MixedLayer, StateLayer, TokenLayer
 from octavo.integrations.transformers.models import forgets, has_own_tokens, plan_for
-from octavo.integrations.transformers.pages import Pages
+from octavo.integrations.transformers.pages import Component, Pages, StateTensors
 from octavo.integrations.transformers.rows import Pass, Rows
 from octavo.plans import Plan
 from octavo.spec import Attention, Latent
@@ -44,7 +44,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     def __init__(self, model: Any, plan: Plan, pages: octavo.Cache, *, rollback: int) -> None:
         self.plan, self.pages, self._rollback = plan, pages, rollback
         self.storage = Storage(plan, model.device)
-        shares = has_own_tokens(plan.spec)
+        shares = plan.spec is not None and has_own_tokens(plan.spec)
         self._rows = Rows(pages, shares=shares, resumes=not forgets(model))
         self._tensors = Pages(self.storage)
         super().__init__(layers=_layers(plan, self._tensors, self._rows))
@@ -88,12 +88,8 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
         Cost: O(layers), and the memory.
         """
-        plan = plan_for(
-            model, memory, page_size=page_size, max_length=max_length, **options
-        )
-        pages = octavo.Cache(
-            plan, max_sequences=max_sequences, rollback=rollback, policy=policy
-        )
+        plan = plan_for(model, memory, page_size=page_size, max_length=max_length, **options)
+        pages = octavo.Cache(plan, max_sequences=max_sequences, rollback=rollback, policy=policy)
         return cls(model, plan, pages, rollback=rollback)
 
     def __repr__(self) -> str:
@@ -248,8 +244,6 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     def before(self, call: Call) -> Call:
         """Open a pass for what the model is given; what is there already is cut off it."""
-        if call.mask is not None and call.mask.ndim != 2 and call.paged:
-            raise UnsupportedModel("attention mask", "octavo's attention takes masks of 2 axes only")
         ids, (batch, new) = _ids(call.ids), call.shape
         total = call.total
         whole = total == new if self._rows.length < new else False
@@ -265,6 +259,8 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         if start:
             call, ids = call.behind(start), None if ids is None else ids[:, start:]
         real = _real(call.mask, batch, call.shape[1])
+        if call.paged:
+            self._check_mask(call.mask, real)
         now = self._rows.begin(ids, real)
         now.work["attend"] = call.paged
         if now.step is not None:
@@ -272,6 +268,14 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         for layer in self._states:
             layer.load(now)
         return call
+
+    def _check_mask(self, mask: torch.Tensor | None, real: Any) -> None:
+        """Refuse masks that octavo's attention, which counts tokens, would not honour."""
+        if mask is not None and mask.ndim != 2:
+            raise UnsupportedModel("attention mask", "octavo's attention takes masks of 2 axes")
+        if any(self.is_sliding) and (real[:, :-1] & ~real[:, 1:]).any():
+            why = "octavo's attention takes windows with padding on the left only"
+            raise UnsupportedModel("padding on the right", why)
 
     def _meet(self, call: Call, ids: Any, batch: int, new: int) -> None:
         """A call's first pass shows its prompt: see what of it is there."""
@@ -308,22 +312,24 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 def _layers(plan: Plan, tensors: Pages, rows: Rows) -> list[Any]:
     """transformers' list of layers, one a layer of the model."""
     assert plan.spec is not None
-    kinds: dict[int, Any] = {}
-    for layer, kind in plan.spec.kinds():
-        if isinstance(kind, Attention | Latent):
-            kinds[layer] = kind
-    found: list[Any] = []
-    for layer in range(len(plan.spec.layers)):
-        states, kind = tensors.states.get(layer), kinds.get(layer)
-        if states and kind:
-            found.append(MixedLayer(states, rows, kind, tensors.tokens[layer]))
-        elif states:
-            found.append(StateLayer(states))
-        elif kind:
-            found.append(TokenLayer(rows, kind, tensors.tokens[layer]))
-        else:
-            found.append(DummyLayer())
-    return found
+    kinds = {at: kind for at, kind in plan.spec.kinds() if isinstance(kind, Attention | Latent)}
+    return [
+        _layer(tensors.states.get(at), kinds.get(at), tensors.tokens.get(at, {}), rows)
+        for at in range(len(plan.spec.layers))
+    ]
+
+
+def _layer(
+    states: StateTensors | None,
+    kind: Attention | Latent | None,
+    parts: dict[str, Component],
+    rows: Rows,
+) -> Any:
+    if states is not None and kind is not None:
+        return MixedLayer(states, rows, kind, parts)
+    if states is not None:
+        return StateLayer(states)
+    return DummyLayer() if kind is None else TokenLayer(rows, kind, parts)
 
 
 def _ids(ids: torch.Tensor | None) -> Any:

@@ -134,7 +134,7 @@ def _read(module: Any, kwargs: dict[str, Any]) -> Call:
 
 def _written(call: Call, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments that have become others."""
-    changed = dict(call.others)
+    changed: dict[str, Any] = dict(call.others)
     if kwargs.get("input_ids") is not None:
         changed["input_ids"] = call.ids
     if kwargs.get("inputs_embeds") is not None:

@@ -35,8 +35,9 @@ class Component:
     """
 
     def __init__(self, view: torch.Tensor, group: str) -> None:
-        shape = view.shape if view.ndim == 4 else (view.shape[0], 1, *view.shape[1:])
-        pages, self.heads, size, self.dim = shape
+        shape = tuple(view.shape if view.ndim == 4 else view[:, None].shape)
+        pages, size = shape[0], shape[2]
+        self.heads, self.dim = shape[1], shape[3]
         self.tensor, self.group, self._page = view, group, view.stride(0)
         self._unit = gcd(self._page, self.dim)
         self._head = size * self.dim
@@ -56,7 +57,7 @@ class Component:
         index = now.work.get(("write", self._key))
         if index is None:
             slots = now.step.group(self.group).slots.astype(np.int64)
-            index = now.work["write", self._key] = self._index(now, slots[:, None])
+            index = now.work["write", self._key] = self._index(slots[:, None])
         taken = now.work.get("taken")
         if taken is None:
             taken = now.work["taken"] = torch.from_numpy(now.taken).to(new.device)
@@ -69,11 +70,11 @@ class Component:
         index = now.work.get(("read", self._key, first))
         if index is None:
             slots = columns(now, self.group, first)
-            index = now.work["read", self._key, first] = self._index(now, slots)
+            index = now.work["read", self._key, first] = self._index(slots)
         shape = (len(now.owner), self.heads, now.real.shape[1] - first, self.dim)
         return self._rows.index_select(0, index).view(shape)
 
-    def _index(self, now: Pass, slots: Index) -> torch.Tensor:
+    def _index(self, slots: Index) -> torch.Tensor:
         """Rows of ``slots`` [n, m], in the order [n, heads, m]."""
         size = self._head // self.dim
         pages, offsets = np.divmod(slots, size)

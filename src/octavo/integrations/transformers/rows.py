@@ -52,7 +52,7 @@ class Pass:
     @property
     def new(self) -> int:
         """Columns of this pass."""
-        return self.real.shape[1] - self.past
+        return int(self.real.shape[1]) - self.past
 
     @property
     def positions(self) -> Index:
@@ -88,7 +88,7 @@ class Rows:
     @property
     def length(self) -> int:
         """Columns computed so far, padding included."""
-        return self.real.shape[1]
+        return int(self.real.shape[1])
 
     # -- prompts -------------------------------------------------------------------------------
 
@@ -193,7 +193,8 @@ class Rows:
             self.real = np.ones((len(real), 0), np.bool_)
         if len(real) != len(self.sequences):
             why = "as many rows as the batch began with; reset() begins another"
-            raise LengthError("batch size", len(real), *[len(self.sequences)] * 2, why)
+            had = len(self.sequences)
+            raise LengthError("batch size", len(real), had, had, why)
         try:
             self.now = self._open(ids, real)
         except BaseException:
@@ -260,8 +261,8 @@ class Rows:
     @staticmethod
     def _columns(real: Bools, row: int, count: int) -> Index:
         """The last ``count`` tokens among the new columns of ``row``, counted over the batch."""
-        columns = np.flatnonzero(real[row])
-        return columns[columns.size - count :] + row * real.shape[1]
+        columns: Index = np.flatnonzero(real[row]) + row * real.shape[1]
+        return columns[columns.size - count :]
 
     def _extend(self, counts: dict[Sequence, int]) -> Step | None:
         if not any(counts.values()):
