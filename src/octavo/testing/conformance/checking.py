@@ -1,17 +1,19 @@
 """`check_kernel`: any paged attention beside the oracle, over the whole grid."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.attention.arguments import KV_DTYPES
 from octavo.attention.oracle import Attended
 from octavo.errors import PlanError
 from octavo.spec import check_int
 from octavo.testing.conformance.cases import FEATURES, Case, Grid
 from octavo.testing.conformance.faults import suspects
-from octavo.testing.conformance.kernel import Convert, Kernel
+from octavo.testing.conformance.kernel import REFUSALS, Convert, Kernel
 from octavo.testing.conformance.trials import Trial, build_trial
 from octavo.testing.conformance.words import KernelMismatch, place_of, told_place
 
@@ -26,23 +28,24 @@ class KernelReport(NamedTuple):
 
     Attributes:
         cases: calls compared.
+        refused: how often the kernel raised NotImplementedError or UnsupportedModel, by its words.
         left_out: features that the kernel lacks, of `cases.FEATURES`, sorted.
         errors: largest |actual - expected| / (1 + |expected|) by the query's element type.
         tolerance: how large it might be, by the same.
     """
 
     cases: int
+    refused: Mapping[str, int]
     left_out: tuple[str, ...]
     errors: dict[str, float]
     tolerance: dict[str, float]
 
     def __str__(self) -> str:
-        errors = ", ".join(
-            f"{name} {error:.1e} of {self.tolerance[name]:.0e}"
-            for name, error in self.errors.items()
-        )
-        left_out = ", ".join(self.left_out) or "nothing"
-        return f"{self.cases} cases agree; largest error: {errors}; left out: {left_out}"
+        errors = [f"{n} {e:.1e} of {self.tolerance[n]:.0e}" for n, e in self.errors.items()]
+        lines = [f"{self.cases} cases agree; largest error: {', '.join(errors)}"]
+        lines += [f"{count} cases refused: {why}" for why, count in self.refused.items()]
+        lines += [f"left out: {', '.join(self.left_out)}"] * bool(self.left_out)
+        return "\n".join(lines)
 
 
 def check_kernel(
@@ -57,7 +60,7 @@ def check_kernel(
     dtypes: Sequence[str] = ("fp32", "fp64"),
     heads: Sequence[tuple[int, int]] = ((1, 1), (4, 4), (9, 3), (8, 2), (8, 1)),
     dims: Sequence[tuple[int, int]] = ((16, 16), (8, 24)),
-    kv_dtypes: Sequence[str] = ("int8", "fp8", "int4"),
+    kv_dtypes: Sequence[str] = KV_DTYPES,
     tolerance: float | None = None,
     rounds: int = 1,
 ) -> KernelReport:
@@ -93,7 +96,8 @@ def check_kernel(
         What was tried, to be printed.
 
     Raises:
-        KernelMismatch: the first case whose answer differs, in words.
+        KernelMismatch: the first case whose answer differs, in words; also where ``fn`` raises
+            anything but NotImplementedError and UnsupportedModel, which refuse the case.
         PlanError, LengthError: an argument is none of these, or nothing is left to try.
 
     Cost: ``rounds`` times 16 to 30 rules, 4 scenes, and ``page_sizes``; about 10 ms a case beside
@@ -103,22 +107,27 @@ def check_kernel(
     features = kernel.features() - _known("without", without, FEATURES)
     _known("orders", orders, {"token", "head"})
     _known("dtypes", dtypes, TOLERANCES)
+    _known("kv_dtypes", kv_dtypes, KV_DTYPES)
     for page_size in page_sizes:
         check_int("page_sizes", page_size, 1)
+    for pair in heads:
+        if pair[1] < 1 or pair[0] % pair[1]:
+            raise PlanError("heads", pair, "query heads must be a multiple of key/value heads")
     axes = (page_sizes, orders, dtypes, heads, dims, kv_dtypes)
     grid = Grid(*axes, features, check_int("rounds", rounds, 1))
     allowed = {name: TOLERANCES[name] if tolerance is None else tolerance for name in dtypes}
-    errors = dict.fromkeys(dtypes, 0.0)
-    cases = 0
+    errors, refused, cases = dict.fromkeys(dtypes, 0.0), Counter[str](), 0
     for case in grid.cases():
-        cases += 1
-        error = check_case(kernel, case, allowed[case.dtype])
-        errors[case.dtype] = max(error, errors[case.dtype])
+        try:
+            error = check_case(kernel, case, allowed[case.dtype])
+        except REFUSALS as refusal:
+            refused[str(refusal)] += 1
+        else:
+            cases, errors[case.dtype] = cases + 1, max(error, errors[case.dtype])
     if not cases:
-        raise PlanError(
-            "page_sizes, orders, dtypes, heads, dims", axes[:5], "nothing is left to try"
-        )
-    return KernelReport(cases, tuple(sorted(FEATURES - features)), errors, allowed)
+        why = f"nothing is left to try; refused: {dict(refused)}"
+        raise PlanError("page_sizes, orders, dtypes, heads, dims", axes[:5], why)
+    return KernelReport(cases, refused, tuple(sorted(FEATURES - features)), errors, allowed)
 
 
 def _known(name: str, told: Sequence[str], known: Collection[str]) -> frozenset[str]:
@@ -132,7 +141,7 @@ def check_case(kernel: Kernel, case: Case, tolerance: float) -> float:
     """The largest error of one case.
 
     Raises:
-        KernelMismatch: it is beyond ``tolerance``.
+        KernelMismatch: it is beyond ``tolerance``. NotImplementedError, UnsupportedModel: refused.
 
     Cost: two answers; to explain a difference, some twenty more.
     """
@@ -177,7 +186,7 @@ def _diagnose(kernel: Kernel, trial: Trial, answer: Answer, tolerance: float) ->
     def passes(plainer: Trial) -> bool:
         try:
             return _agree(kernel(plainer), plainer.reference(), tolerance)
-        except KernelMismatch:
+        except (KernelMismatch, *REFUSALS):
             return False
 
     if trial.case.strided and passes(trial.together()):

@@ -32,6 +32,8 @@ def suspects(trial: Trial) -> Iterator[tuple[str, Attended]]:
 
 
 def _wrong_questions(trial: Trial) -> Iterator[tuple[str, Trial]]:
+    if trial.case.rule.latent:
+        yield "takes values from the end of a latent row", _values_at_the_end(trial)
     for told, changed in _wrong_options(trial):
         yield told, trial._replace(options={**trial.options, **changed})
     for told, step in _wrong_steps(trial):
@@ -63,6 +65,12 @@ def _wrong_options(trial: Trial) -> Iterator[tuple[str, dict[str, Any]]]:
     else:
         yield "is causal where it must not be", {"causal": True}
     yield from _wrong_scores(options, case.k_dim, case.v_dim)
+    if "kv_dtype" in options:
+        keys, values = options["key_scale"], options["value_scale"]
+        yield "ignores key_scale", {"key_scale": 1.0}
+        yield "ignores value_scale", {"value_scale": 1.0}
+        yield "takes value_scale for key_scale", {"key_scale": values}
+        yield "takes key_scale for value_scale", {"value_scale": keys}
 
 
 def _wrong_scores(options: Any, k_dim: int, v_dim: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -117,6 +125,13 @@ def _wrong_steps(trial: Trial) -> Iterator[tuple[str, Step]]:
             "skips rows that sit out in lengths but not in page tables",
             with_table(view.table[order]),
         )
+
+
+def _values_at_the_end(trial: Trial) -> Trial:
+    axis = 1 if trial.case.order == "head" else 2
+    keys = np.expand_dims(trial.keys, axis)
+    options = {name: value for name, value in trial.options.items() if name != "v_dim"}
+    return trial._replace(keys=keys, values=keys[..., -trial.case.v_dim :], options=options)
 
 
 def _reversed(trial: Trial) -> Any:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.errors import UnsupportedModel
 from octavo.testing.conformance.cases import FEATURES, KEYWORDS, Case
 from octavo.testing.conformance.trials import Trial
 from octavo.testing.conformance.words import KernelMismatch
 
 Convert = Callable[[Any], Any]
+REFUSALS = (NotImplementedError, UnsupportedModel)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Kernel:
 
         Raises:
             KernelMismatch: it raises, answers in another form, or changes what it is given.
+            NotImplementedError, UnsupportedModel: it raises one of these: it refuses the case.
         """
         case, keywords = trial.case, trial.keywords
         at: Any = trial.step
@@ -58,6 +61,8 @@ class Kernel:
         try:
             with np.errstate(all="ignore"):  # NaN is there on purpose
                 answer = self.fn(*arrays, at, **keywords)
+        except REFUSALS:
+            raise
         except Exception as error:
             told = f"it raised {type(error).__name__}: {error}"
             raise KernelMismatch(case, told, told) from error

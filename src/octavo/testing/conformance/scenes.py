@@ -84,8 +84,7 @@ def build_scene(
     groups = {"full": Attention(1, 1, 1)}
     if window is not None:
         groups["window"] = Attention(1, 1, 1, window=window, sink_tokens=sink_tokens)
-    pages = sum(-(-(row.past + row.new) // page_size) for row in rows) * len(groups)
-    plan = Plan.from_pages(pages + _SPARE, page_size, groups)
+    plan = Plan.from_pages(_pages(rows, page_size, window) + _SPARE, page_size, groups)
     cache = Cache(plan, max_sequences=len(rows) + 2)
     rng = np.random.default_rng(seed)
     _use_pages(cache, page_size, rng)
@@ -98,6 +97,14 @@ def build_scene(
         _compute(cache, page_size, rng, [(sequences[n], rows[n].past) for n in chosen])
     step = cache.extend([sequences[n] for n in range(len(rows))], [row.new for row in rows])
     return Scene(plan, step, rows)
+
+
+def _pages(rows: tuple[Row, ...], page_size: int, window: int | None) -> int:
+    """Pages that all rows take, so that the last of them are found used."""
+    pages = sum(-(-(row.past + row.new) // page_size) for row in rows)
+    if window is not None:
+        return 2 * pages  # a window may have dropped what others would share
+    return pages - 2 * max(0, sum(row.shares for row in rows) - 1)
 
 
 def _tokens(number: int, row: Row, page_size: int) -> list[int]:

@@ -3,18 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.attention import oracle
-from octavo.dtypes import dtype as dtype_of
+from octavo.attention.arguments import Options
 from octavo.table import GroupView, Step, View
 from octavo.testing.conformance.cases import Case
+from octavo.testing.conformance.components import Array, component, rounded
 from octavo.testing.conformance.scenes import Scene, build_scene, rows_of
-
-Array = NDArray[Any]
 
 _BEYOND = 8  # pages of NaN behind the plan's, for kernels that read too far
 
@@ -54,9 +53,9 @@ class Trial(NamedTuple):
 
     def reference(self) -> oracle.Attended:
         """The oracle's answer. O(T * H * context * (k_dim + v_dim))."""
-        keywords: Any = {**self.options, "order": self.case.order}
-        caches: Any = (self.keys, self.values)
-        return oracle.paged_attention(self.query, *caches, self.step, return_lse=True, **keywords)
+        options = cast("Options", {**self.options, "order": self.case.order})
+        arrays = (self.query, self.keys, self.values)
+        return oracle.paged_attention(*arrays, self.step, return_lse=True, **options)
 
     def together(self) -> "Trial":
         """The same with pages that lie next to each other. O(pages)."""
@@ -88,12 +87,15 @@ def build_trial(case: Case, poison: float = np.nan) -> Trial:
     query = rng.standard_normal((int(scene.step.query_start[-1]), case.heads, case.k_dim))
     if rule.sink_logits:
         options["sink_logits"] = rounded(rng.standard_normal(case.heads), case.dtype)
-    ids = scene.plan.num_pages + _BEYOND
-    owned = _owned(scene.step, view, ids, case.page_size)
-    keys, values = (
-        _pages(rng.standard_normal((ids, case.page_size, case.kv_heads, dim)), owned, poison, case)
-        for dim in (case.k_dim, case.v_dim)
-    )
+    owned = _owned(scene.step, view, scene.plan.num_pages + _BEYOND, case.page_size)
+    keys, key_scale = component(case, case.k_dim, owned, poison, rng)
+    values, value_scale = None, None
+    if rule.latent:
+        options["v_dim"] = case.v_dim
+    else:
+        values, value_scale = component(case, case.v_dim, owned, poison, rng)
+    scales = {"key_scale": key_scale, "value_scale": value_scale}
+    options |= {name: scale for name, scale in scales.items() if scale is not None}
     query = rounded(query, case.dtype)
     return Trial(case, scene, query, keys, values, _copied(scene.step), options)
 
@@ -112,15 +114,6 @@ def _copied(step: Step) -> Step:
     return replace(step, groups=groups, **arrays)
 
 
-def rounded(numbers: Array, name: str) -> Array:
-    """``numbers`` in the element type ``name``; of bf16 the same numbers as float32. O(n)."""
-    if name != "bf16":
-        return numbers.astype(dtype_of(name).torch_name)
-    bits = numbers.astype(np.float32).view(np.uint32)
-    even = bits + 0x7FFF + ((bits >> 16) & 1)  # ties go to the even mantissa
-    return (even & np.uint32(0xFFFF0000)).view(np.float32)
-
-
 def _owned(step: Step, view: GroupView, pages: int, page_size: int) -> NDArray[np.bool_]:
     """Slots of the rows' contexts: bool[pages, page_size]."""
     owned = np.zeros((pages, page_size), np.bool_)
@@ -128,22 +121,3 @@ def _owned(step: Step, view: GroupView, pages: int, page_size: int) -> NDArray[n
         at = np.arange(context)
         owned[table[at // page_size], at % page_size] = True
     return owned
-
-
-def _pages(numbers: Array, owned: NDArray[np.bool_], poison: float, case: Case) -> Array:
-    """One tensor of a layer, from [pages, page_size, kv_heads, dim]."""
-    numbers[~owned] = poison
-    numbers[0] = 0
-    numbers = rounded(numbers, case.dtype)
-    return laid_out(
-        numbers.swapaxes(1, 2) if case.order == "head" else numbers, strided=case.strided
-    )
-
-
-def laid_out(pages: Array, *, strided: bool) -> Array:
-    """``pages`` as they are in order, or each behind a gap of its own size that holds NaN."""
-    if not strided:
-        return np.ascontiguousarray(pages)
-    arena = np.full((pages.shape[0], 2, *pages.shape[1:]), np.nan, pages.dtype)
-    arena[:, 1] = pages
-    return arena[:, 1]
