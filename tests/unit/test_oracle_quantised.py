@@ -44,11 +44,11 @@ def test_fp8_ends():
     assert [0x7E, 0xFE, 0x7F, 0x00, 0x80] == encoded.tolist()
 
 
-def test_int4_packs_as_onnx():
-    """Element 2i is the lower half of byte i, in two's complement; an odd one ends alone."""
-    assert [0x98, 0x07] == encode(np.array([-8.0, -7.0, 7.0]), "int4").tolist()
-    assert [0x5F] == encode(np.array([-1.2, 5.4]), "int4").tolist()
-    assert [-8, -7, 7] == decode(np.array([0x98, 0x07], np.uint8), "int4", 3).tolist()
+def test_int4_is_biased_and_packed_low_half_first():
+    """Element 2i, plus 8, is the lower half of byte i; an odd one ends beside a zero."""
+    assert [0x10, 0x8F] == encode(np.array([-8.0, -7.0, 7.0]), "int4").tolist()
+    assert [0xD7] == encode(np.array([-1.2, 5.4]), "int4").tolist()
+    assert [-8, -7, 7] == decode(np.array([0x10, 0x8F], np.uint8), "int4", 3).tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)

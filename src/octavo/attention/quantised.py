@@ -3,8 +3,9 @@
 - ``int8``: int8, -128..127.
 - ``fp8``: e4m3fn, one sign bit, four of exponent (bias 7), three of mantissa, no infinities, at
   most 448 ("FP8 Formats for Deep Learning", 2022); uint8, or an array whose dtype is float8_e4m3fn.
-- ``int4``: -8..7 in two's complement, two a uint8: element 2i in the lower half of byte i, as ONNX
-  packs its INT4. Of an odd number the last byte's upper half is unused.
+- ``int4``: -8..7, two a uint8, each stored as itself plus 8: element 2i in the lower half of byte
+  i, element 2i + 1 in the upper. So does ONNX Runtime keep int4 caches; ONNX packs INT4 tensors in
+  two's complement instead. Of an odd number the last byte's upper half is 8, a zero.
 
 Numbers are rounded to the nearest stored one, ties to even, and those beyond the range become its
 ends. Knows nothing of scales.
@@ -59,7 +60,7 @@ def decode(stored: NDArray[Any], kv_dtype: str, dim: int) -> NDArray[np.float64]
         return decoded
     numbers = np.empty((*stored.shape[:-1], dim))
     numbers[..., 0::2], numbers[..., 1::2] = stored & 15, (stored >> 4)[..., : dim // 2]
-    return (numbers + 8) % 16 - 8
+    return numbers - 8
 
 
 def encode(numbers: NDArray[Any], kv_dtype: str) -> NDArray[Any]:
@@ -80,10 +81,9 @@ def encode(numbers: NDArray[Any], kv_dtype: str) -> NDArray[Any]:
     whole: NDArray[Any] = np.clip(np.rint(numbers), low, high).astype(np.int8)
     if kv_dtype == "int8":
         return whole
-    whole = whole.astype(np.uint8) & 15
-    even, odd = whole[..., 0::2], whole[..., 1::2]
-    packed: NDArray[Any] = even.copy()
-    packed[..., : odd.shape[-1]] |= odd << 4
+    halves = np.full((*whole.shape[:-1], -(-whole.shape[-1] // 2), 2), 8, np.uint8)
+    halves.reshape(*whole.shape[:-1], -1)[..., : whole.shape[-1]] = whole + 8
+    packed: NDArray[Any] = halves[..., 0] | halves[..., 1] << 4
     return packed
 
 
