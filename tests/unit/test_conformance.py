@@ -109,7 +109,7 @@ WRONG = {
     "sees 2 keys where the window is 1": {
         "seen": lambda p, k, c, w, s: seen(p, k, c, w and w + 1, s)
     },
-    "sees 1 keys where the window is 2": {
+    "sees 1 key where the window is 2": {
         "seen": lambda p, k, c, w, s: seen(p, k, c, w and max(1, w - 1), s)
     },
     "ignores the window": {"seen": lambda p, k, c, w, s: seen(p, k, c, None, 0)},
@@ -181,7 +181,7 @@ def test_message_says_where():
     assert abs(wrong.expected - wrong.actual) > 1e-10
     assert (
         f"row 0 (decode, context 5, page size 2, window 1): out of the query at position 4, head 0 "
-        f"is {wrong.actual:.6g} and should be {wrong.expected:.6g}; it may see 1 keys: 4 on page "
+        f"is {wrong.actual:.6g} and should be {wrong.expected:.6g}; it may see 1 key: 4 on page "
         f"{wrong.page} (offset 0).\nThe kernel sees 2 keys where the window is 1"
     ) in str(wrong)
     assert str(wrong).endswith(f"case: {wrong.case}")

@@ -52,9 +52,9 @@ def _wrong_options(trial: Trial) -> Iterator[tuple[str, dict[str, Any]]]:
     options, case = trial.options, trial.case
     if (window := options.get("window")) is not None:
         sinks = options.get("sink_tokens", 0)
-        yield f"sees {window + 1} keys where the window is {window}", {"window": window + 1}
+        yield f"sees {_keys(window + 1)} where the window is {window}", {"window": window + 1}
         if window > 1:
-            yield f"sees {window - 1} keys where the window is {window}", {"window": window - 1}
+            yield f"sees {_keys(window - 1)} where the window is {window}", {"window": window - 1}
         yield "ignores the window", {"window": None, "sink_tokens": 0}
         if sinks:
             yield "ignores the sink tokens", {"sink_tokens": 0}
@@ -71,6 +71,10 @@ def _wrong_options(trial: Trial) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "ignores value_scale", {"value_scale": 1.0}
         yield "takes value_scale for key_scale", {"key_scale": values}
         yield "takes key_scale for value_scale", {"value_scale": keys}
+
+
+def _keys(count: int) -> str:
+    return f"{count} key" if count == 1 else f"{count} keys"
 
 
 def _wrong_scores(options: Any, k_dim: int, v_dim: int) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -106,7 +106,7 @@ def _keys(trial: Trial, place: Place) -> str:
     ]
     if len(told) > 4:
         told[2:-1] = [f"{len(told) - 3} pages more"]
-    return f"{keys.size} keys: " + ", ".join(told)
+    return f"{keys.size} key{'s' * (keys.size > 1)}: " + ", ".join(told)
 
 
 def _by_page(keys: Any, trial: Trial) -> Iterator[Any]:
