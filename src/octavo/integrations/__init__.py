@@ -1,1 +1,1 @@
-"""Where octavo meets other libraries: one package or file each."""
+"""octavo inside other libraries: a module or package each, imported on use."""
