@@ -173,9 +173,10 @@ def test_paged_attention_in_the_reference_evaluator(name, dtype):
 
 
 @by_decoder
-def test_standard_operators_in_the_reference_evaluator(name):
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_standard_operators_in_the_reference_evaluator(name, dtype):
     """The evaluator writes no page in place; a session keeps what it puts out."""
-    assert compare(name, "fp32", "reference", "standard") < TOLERANCE["fp32"]
+    assert compare(name, dtype, "reference", "standard") < TOLERANCE[dtype]
 
 
 @by_decoder

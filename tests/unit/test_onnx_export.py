@@ -6,11 +6,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from octavo.errors import LengthError, PlanError, UnsupportedModel
 from octavo.integrations.onnx import Decoder, export_attention, export_decoder
+from octavo.integrations.onnx.reference import PagedAttention
 from octavo.spec import Attention, Latent, State
 
 SIZES = {"vocab": 50, "hidden": 32, "layers": 2, "heads": 4, "mlp": 48, "max_length": 64}
@@ -147,6 +149,31 @@ def test_padding_is_harmless(dtype):
     assert np.isfinite(narrow).all()
     assert np.array_equal(keys, same, equal_nan=True)
     assert 3 == np.isfinite(keys).all(axis=(2, 3)).sum()
+
+
+@by_decoder
+def test_operator_in_the_reference_evaluator(name):
+    """The oracle as the operator, and standard operators on ONNX Runtime, give the same numbers."""
+    decoder, rng = DECODERS[name], np.random.default_rng(0)
+    paged = export_attention(decoder, dtype="fp32")
+    standard = export_attention(decoder, dtype="fp32", operators="standard")
+    feeds = arrays([[2, 1], [3, 0]], [32, 33, -1, 48, 49], [0, 3, 5]) | {
+        value.name: rng.normal(size=sizes(value, {"tokens": 5, "pages": 4, "page_size": 16}))
+        for value in paged.graph.input
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    }
+    feeds["past_seqlens"][:] = 14, 3
+    feeds = {n: v if v.dtype == np.int32 else v.astype(np.float32) for n, v in feeds.items()}
+    wanted = load(standard).run(None, feeds)
+    found = ReferenceEvaluator(paged, new_ops=[PagedAttention]).run(None, feeds)
+
+    for one, other in zip(found, wanted, strict=True):
+        assert np.abs(one - other).max() < 1e-5
+
+
+def sizes(value, known):
+    """Shape of a graph input, its named axes as ``known``."""
+    return [known.get(d.dim_param, d.dim_value) for d in value.type.tensor_type.shape.dim]
 
 
 def arrays(table, slots, bounds):

@@ -133,6 +133,21 @@ def test_token_outside_the_vocabulary(model):
     unchanged(session, step, TokenError, r"token 3 is 50; token ids are ints in 0..49")
 
 
+@pytest.mark.parametrize("ids", [np.zeros(20, np.int64), np.zeros(19, np.int32)])
+def test_ids_of_another_shape(model, ids):
+    """Ids an engine put in the step's place are int32, one a token."""
+    session, _, step = opened(model)
+    step.input_ids = ids
+
+    unchanged(session, step, LengthError, r"input_ids is .*; .*the step's are int32\[20\]")
+
+
+def test_what_is_no_step(model):
+    """What is no step is refused."""
+    with pytest.raises(LengthError, match="step is None; .*what Cache.extend returned"):
+        opened(model)[0].run(None)
+
+
 def test_position_beyond_the_tables(model):
     """A context longer than the rotary tables is refused."""
     plan = planned(replace(DECODER.spec, max_length=200))
@@ -194,3 +209,33 @@ def test_caches_are_those_of_the_plan(model):
         wanted = [(t.shape[:2], t.bytes) for t in plan.tensors]
         assert wanted == [(array.shape[:2], array.nbytes) for array in caches]
     assert all(array.shape[2:] == (1, 40) for array in caches)
+
+
+def answers(model, prompts, count):
+    """Greedy answers in one cache, two rows at a time; each a token longer than the last."""
+    plan = planned()
+    cache, session = octavo.Cache(plan, max_sequences=2), PagedSession(model, plan)
+    waiting, running, done = list(enumerate(prompts)), [], {}
+    while waiting or running:
+        while waiting and len(running) < 2:
+            number, prompt = waiting.pop(0)
+            running.append((number, cache.admit(prompt)))
+        rows = [row for _, row in running]
+        step = cache.extend(rows, [min(9, row.length - row.computed) for row in rows])
+        logits = session.run(step)
+        cache.commit(step, logits[step.last].argmax(axis=-1))
+        for number, row in [*running]:
+            if row.length == len(prompts[number]) + count + number:
+                done[number] = row.tokens()[-count - number :].tolist()
+                cache.release(row)
+                running.remove((number, row))
+    return [done[number] for number in range(len(prompts))]
+
+
+def test_continuous_batching(model):
+    """Rows that come and go, in chunks and with prefix hits, answer as each does alone."""
+    base = list(range(20))
+    prompts = [base, [5, 4, 3], [*base, 9], [*base[:17], 30, 31], [8] * 18]
+    alone = [answers(model, [prompt], 4 + number)[0] for number, prompt in enumerate(prompts)]
+
+    assert alone == answers(model, prompts, 4)

@@ -10,13 +10,13 @@ from octavo.errors import PlanError
 from octavo.integrations.onnx.decoder import Decoder, Weights
 from octavo.integrations.onnx.graph import Graph
 from octavo.integrations.onnx.layers import Attend, Layers
-from octavo.integrations.onnx.names import Indices
+from octavo.integrations.onnx.names import INDICES
 from octavo.integrations.onnx.paged import PagedNodes
 from octavo.integrations.onnx.standard import StandardNodes
 from octavo.spec import Latent
 
 Operators = Literal["paged", "standard"]
-_NODES: dict[str, Callable[[Graph, Decoder, Indices], Attend]] = {
+_NODES: dict[str, Callable[[Graph, Decoder], Attend]] = {
     "paged": PagedNodes,
     "standard": StandardNodes,
 }
@@ -45,6 +45,7 @@ def export_decoder(
 
     Raises:
         PlanError: weights that are not the decoder's, no such ``dtype`` or ``operators``.
+        ValueError: weights of 2 GiB or more, which no protobuf holds.
 
     Cost: O(bytes of weights).
     """
@@ -91,15 +92,6 @@ def export_attention(
 def _attend(graph: Graph, decoder: Decoder, operators: str) -> Attend:
     if operators not in _NODES:
         raise PlanError("operators", operators, f"it must be one of {', '.join(_NODES)}")
-    return _NODES[operators](graph, decoder, _declare(graph))
-
-
-def _declare(graph: Graph) -> Indices:
-    """The index inputs."""
-    return Indices(
-        block_table=graph.index("block_table", "rows", "width"),
-        slot_mapping=graph.index("slot_mapping", "tokens"),
-        cumulative_sequence_length=graph.index("cumulative_sequence_length", "bounds"),
-        past_seqlens=graph.index("past_seqlens", "rows"),
-        attention_metadata=graph.index("attention_metadata", 3),
-    )
+    for name, shape in INDICES.items():
+        graph.index(name, *shape)
+    return _NODES[operators](graph, decoder)

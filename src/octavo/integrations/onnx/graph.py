@@ -45,22 +45,19 @@ class Graph:
 
     def constant(self, name: str, values: NDArray[Any]) -> str:
         """Numbers in the graph's element type, under a name that always holds the same."""
-        if name not in self._constants:
-            self._constants[name] = numpy_helper.from_array(values.astype(self._numbers), name)
-        return name
+        return self._keep(name, values, self._numbers)
 
     def ints(self, *values: int) -> str:
         """int64[len(values)]."""
-        name = f"ints_{'_'.join(map(str, values))}"
-        if name not in self._constants:
-            self._constants[name] = numpy_helper.from_array(np.array(values, np.int64), name)
-        return name
+        return self._keep(f"ints_{'_'.join(map(str, values))}", np.array(values), np.int64)
 
     def scalar(self, value: int) -> str:
         """An int64 without axes."""
-        name = f"int_{value}"
+        return self._keep(f"int_{value}", np.array(value), np.int64)
+
+    def _keep(self, name: str, values: NDArray[Any], element: Any) -> str:
         if name not in self._constants:
-            self._constants[name] = numpy_helper.from_array(np.array(value, np.int64), name)
+            self._constants[name] = numpy_helper.from_array(values.astype(element), name)
         return name
 
     def op(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
@@ -105,6 +102,19 @@ class Graph:
     def wide(self, name: str) -> str:
         """An int32 tensor as int64."""
         return self.op("Cast", name, to=_INT64)
+
+    def size(self, name: str, axis: int) -> str:
+        """Length of an axis, an int64 without axes."""
+        size = self.op("Shape", name, start=axis, end=axis + 1)
+        return self.op("Squeeze", size, self.ints(0))
+
+    def range(self, stop: str) -> str:
+        """0, 1, ... below ``stop``, an int64 without axes."""
+        return self.op("Range", self.scalar(0), stop, self.scalar(1))
+
+    def axis(self, name: str, *axes: int) -> str:
+        """A tensor with axes of length one put in."""
+        return self.op("Unsqueeze", name, self.ints(*axes))
 
     def model(self, name: str) -> onnx.ModelProto:
         """The model, checked by ONNX with strict shape inference. O(nodes + bytes of constants)."""

@@ -1,27 +1,19 @@
 """Names of a graph's inputs and outputs: what a session binds, whoever wrote the graph."""
 
-from typing import NamedTuple
-
 from octavo.integrations.onnx.decoder import Decoder
 from octavo.spec import Latent
 
+INDICES: dict[str, tuple[int | str, ...]] = {
+    "block_table": ("rows", "width"),
+    "slot_mapping": ("tokens",),
+    "cumulative_sequence_length": ("bounds",),
+    "past_seqlens": ("rows",),
+    "attention_metadata": (3,),
+}
+"""Index inputs, int32, and their axes; `octavo.index.onnxruntime` gives them under these names.
 
-class Indices(NamedTuple):
-    """The index inputs, named as `octavo.index.onnxruntime` names them; int32.
-
-    Attributes:
-        block_table: [rows, width].
-        slot_mapping: [tokens].
-        cumulative_sequence_length: [rows + 1].
-        past_seqlens: [rows].
-        attention_metadata: [3].
-    """
-
-    block_table: str
-    slot_mapping: str
-    cumulative_sequence_length: str
-    past_seqlens: str
-    attention_metadata: str
+There are rows + 1 bounds.
+"""
 
 
 def cache_name(component: str, layer: int) -> str:

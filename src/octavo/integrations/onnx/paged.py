@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.graph import Graph
-from octavo.integrations.onnx.names import Indices, cache_names, output_names
+from octavo.integrations.onnx.names import cache_names, output_names
 from octavo.spec import Attention, Latent
 
 
@@ -17,22 +17,21 @@ class PagedNodes:
     Args:
         graph: written to; the caches become inputs and outputs of it.
         decoder: sizes.
-        indices: names of the index inputs.
     """
 
-    def __init__(self, graph: Graph, decoder: Decoder, indices: Indices) -> None:
-        self._graph, self._decoder, self._indices = graph, decoder, indices
+    def __init__(self, graph: Graph, decoder: Decoder) -> None:
+        self._graph, self._decoder = graph, decoder
         tables = zip(("cos_cache", "sin_cache"), decoder.rotary_tables(), strict=True)
         self._tables = [graph.constant(name, values) for name, values in tables]
 
     def __call__(self, layer: int, query: str, key: str, value: str) -> str:
         """As `Attend`."""
-        graph, at = self._graph, self._indices
+        graph = self._graph
         caches, written = cache_names(self._decoder, layer), output_names(self._decoder, layer)
         output = f"attention.{layer}"
         inputs = [query, key, value, *(*caches, "")[:2]]
-        inputs += [at.cumulative_sequence_length, at.past_seqlens, at.block_table, *self._tables]
-        inputs += [at.slot_mapping, *[""] * 5, at.attention_metadata]
+        inputs += ["cumulative_sequence_length", "past_seqlens", "block_table", *self._tables]
+        inputs += ["slot_mapping", *[""] * 5, "attention_metadata"]
         shape = ("pages", "page_size", *self._decoder.row)
         for cache, result in zip(caches, written, strict=True):
             graph.input(cache, *shape)

@@ -73,7 +73,8 @@ class PagedSession:
 
         Raises:
             TokenError: an id that is none of the vocabulary.
-            LengthError: a position beyond the rotary tables; others of `octavo.index`.
+            LengthError: ``input_ids`` of another length or element type, or a position beyond the
+                rotary tables; others of `octavo.index`.
             CapacityError: a page beyond the plan's. Nothing was copied or written then.
 
         Cost: that of the model; of the session O(rows x columns + tokens + pages copied).
@@ -84,6 +85,8 @@ class PagedSession:
 
     def _feeds(self, step: Step) -> Arrays:
         """The index inputs of the graph for a step, checked."""
+        if not isinstance(step, Step):
+            raise LengthError("step", step, None, None, "what Cache.extend returned")
         found = index.onnxruntime(step, plan=self.plan)._asdict()
         self._check(step, found["block_table"])
         found["input_ids"] = step.input_ids
@@ -91,6 +94,9 @@ class PagedSession:
 
     def _check(self, step: Step, table: NDArray[Any]) -> None:
         pages, ids = self.plan.num_pages, step.input_ids
+        if ids.dtype != np.int32 or ids.shape != step.positions.shape:
+            found, right = f"{ids.dtype}{list(ids.shape)}", f"int32{list(step.positions.shape)}"
+            raise LengthError("input_ids", found, None, None, f"the step's are {right}")
         if table.max(initial=0) >= pages:
             raise CapacityError("page", int(table.max()), pages - 1, "the step is of another plan")
         wrong = np.flatnonzero((ids < 0) | (ids >= self._vocab))
@@ -142,9 +148,9 @@ def _check_cache(name: str, found: onnx.TypeProto.Tensor, array: NDArray[Any]) -
         wanted = onnx.TensorProto.DataType.Name(element)
         raise PlanError(f"dtype of {name}", has, f"the plan's is {wanted}")
     shape = tuple(dim.dim_value or dim.dim_param for dim in found.shape.dim)
-    same = [has == wanted for has, wanted in zip(shape, array.shape, strict=False)]
-    fits = [ok or isinstance(has, str) for ok, has in zip(same, shape, strict=True)]
-    if len(shape) != array.ndim or not all(fits):
+    pairs = zip(shape, array.shape, strict=False)
+    fits = all(isinstance(has, str) or has == wanted for has, wanted in pairs)
+    if len(shape) != array.ndim or not fits:
         raise PlanError(f"shape of {name}", shape, f"the plan's is {array.shape}")
 
 
