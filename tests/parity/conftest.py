@@ -1,75 +1,12 @@
-"""Steps over scattered pages, and pools whose unowned slots are poisoned."""
-
-from typing import NamedTuple
+"""Engines whose unowned slots are poisoned, and single nodes on ONNX Runtime's CPU."""
 
 import numpy as np
+import onnxruntime
 import pytest
+from onnx import helper
 
 from octavo.lifetimes import group_name
-from octavo.table import GroupView, Step, slot_mapping
 from octavo.testing import unowned_slots
-
-
-class Pages(NamedTuple):
-    """A step and one layer's keys and values, NaN in every slot the contexts do not cover."""
-
-    step: Step
-    keys: np.ndarray
-    values: np.ndarray
-
-
-def build_step(spans, page_size, rng, spare=3):
-    """A step of rows (past, count) whose pages are scattered over a pool with ``spare`` others."""
-    past, counts = (np.array(column, np.int32) for column in zip(*spans, strict=True))
-    context = past + counts
-    widths = [-(-length // page_size) for length in context.tolist()]
-    ids = iter((rng.permutation(sum(widths) + spare) + 1).tolist())
-    rows = [[next(ids) for _ in range(width)] for width in widths]
-    table = np.zeros((len(spans), max([1, *widths])), np.int32)
-    for row, pages in zip(table, rows, strict=True):
-        row[: len(pages)] = pages
-    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    slots = [
-        slot_mapping(pages, page_size, max(0, start), stop)
-        for pages, start, stop in zip(rows, past.tolist(), context.tolist(), strict=True)
-    ]
-    view = GroupView(np.concatenate(slots), table, np.zeros(len(spans), np.int32))
-    return Step(
-        sequences=(),
-        counts=counts,
-        input_ids=np.zeros(starts[-1], np.int32),
-        positions=np.concatenate(
-            [np.arange(a, b, dtype=np.int32) for a, b in zip(past, context, strict=True)]
-        ),
-        query_start=starts,
-        past=past,
-        context=context,
-        last=np.where(counts > 0, starts[1:] - 1, -1).astype(np.int32),
-        wants_token=counts > 0,
-        groups={"full": view},
-    )
-
-
-@pytest.fixture
-def pages():
-    """Builds Pages: ``pages(spans, page_size, kv_heads, k_dim, v_dim, order, rng)``."""
-
-    def build(spans, page_size, kv_heads, k_dim, v_dim, order, rng):
-        step = build_step(spans, page_size, rng)
-        count = int(step.group().table.max()) + 4
-        owned = np.zeros((count, page_size), np.bool_)
-        owned[0] = True
-        for row, context in zip(step.group().table, step.context.tolist(), strict=True):
-            slots = slot_mapping(row, page_size, 0, context)
-            owned[np.divmod(slots, page_size)] = True
-        layers = []
-        for dim in (k_dim, v_dim):
-            layer = rng.standard_normal((count, page_size, kv_heads, dim))
-            layer[~owned], layer[0] = np.nan, 0
-            layers.append(layer if order == "token" else np.ascontiguousarray(layer.swapaxes(1, 2)))
-        return Pages(step, *layers)
-
-    return build
 
 
 @pytest.fixture
@@ -87,3 +24,35 @@ def poison():
                     by_token[page, offset:] = float("nan")
 
     return fill
+
+
+@pytest.fixture
+def run_node():
+    """Runs one ONNX node on CPU: ``run_node(op, inputs, outputs, **attributes)`` gives arrays."""
+
+    def run(op, inputs, outputs, *, domain="", opset=24, **attributes):
+        """``inputs``: arrays by name in the op's order, None if absent; ``outputs``: types."""
+        given = {name: array for name, array in inputs.items() if array is not None}
+        names = [name if name in given else "" for name in inputs]
+        node = helper.make_node(op, names, list(outputs), domain=domain, **attributes)
+        graph = helper.make_graph(
+            [node],
+            op,
+            [_value_info(name, array.dtype, array.shape) for name, array in given.items()],
+            [_value_info(name, dtype, None) for name, dtype in outputs.items()],
+        )
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return session.run(None, given)
+
+    return run
+
+
+def _value_info(name, dtype, shape):
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return helper.make_tensor_value_info(name, kind, shape)
