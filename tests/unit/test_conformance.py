@@ -8,11 +8,13 @@ import pytest
 import octavo
 from octavo import index
 from octavo.attention import oracle
+from octavo.attention.arguments import KV_DTYPES
 from octavo.testing import KernelMismatch, check_kernel
 from octavo.testing.conformance import FEATURES, TOLERANCES
 from octavo.testing.conformance.cases import SCENES, Grid
 from octavo.testing.conformance.components import rounded
 from octavo.testing.conformance.scenes import build_scene, rows_of
+from octavo.testing.conformance.trials import build_trial
 
 QUICK = {"page_sizes": (2,), "heads": ((4, 2),), "dims": ((8, 4),)}
 
@@ -34,7 +36,7 @@ def cap(products, factor, softcap):
 RIGHT = {
     "past": lambda step, row: step.past[row],
     "length": lambda step, row, page_size: step.context[row],
-    "table": lambda table, row: table[row],
+    "table": lambda table, row, nth: table[row],
     "flat": lambda cache: cache.reshape(-1, *cache.shape[2:]),
     "seen": seen,
     "kv_head": lambda head, heads, kv_heads: head // (heads // kv_heads),
@@ -73,9 +75,9 @@ def small(**wrong):
         factor = part.scale(scale, k_dim)
         logits = np.full(heads, -np.inf) if sink_logits is None else part.sink(sink_logits, factor)
         kv = [part.kv_head(head, heads, kv_heads) for head in range(heads)]
-        for row in np.flatnonzero(step.counts):
+        for nth, row in enumerate(np.flatnonzero(step.counts)):
             keys = np.arange(part.length(step, row, page_size))
-            table = part.table(step.group(group).table, row)
+            table = part.table(step.group(group).table, row, nth)
             at = table[keys // page_size] * page_size + keys % page_size
             every = [part.flat(c)[at][:, kv].astype(float) for c in (key_cache, value_cache)]
             first, last = step.query_start[row : row + 2]
@@ -130,13 +132,24 @@ WRONG = {
         "seen": lambda p, k, c, w, s: np.ones(k.size, bool),
     },
     "reads slots that are in no row's context and weighs them by 0": {"length": to_page},
-    "reads the page table of the row before": {"table": lambda table, row: table[row - 1]},
-    "reads the first row's page table for every row": {"table": lambda table, row: table[0]},
+    "reads the page table of the row before": {"table": lambda table, row, nth: table[row - 1]},
+    "reads the page table of the row behind": {
+        "table": lambda table, row, nth: table[(row + 1) % len(table)]
+    },
+    "does not skip the page tables of rows that sit out": {
+        "table": lambda table, row, nth: table[nth]
+    },
+    "reads a row's pages in the wrong order": {
+        "table": lambda table, row, nth: table[row][table[row] > 0][::-1]
+    },
+    "reads the first row's page table for every row": {"table": lambda table, row, nth: table[0]},
     "takes a row's pages for consecutive": {
-        "table": lambda table, row: table[row, 0] + np.arange(table.shape[1])
+        "table": lambda table, row, nth: table[row, 0] + np.arange(table.shape[1])
     },
     "lets query head h read key/value head h % kv_heads": {"kv_head": lambda h, heads, kv: h % kv},
     "does not scale the scores": {"scale": lambda scale, k_dim: 1.0},
+    "scales the scores twice": {"scale": lambda scale, k_dim: (scale or k_dim**-0.5) ** 2},
+    "takes the scale from v_dim": {"scale": lambda scale, k_dim: scale or 0.5},
     "ignores the scale it is given": {"scale": lambda scale, k_dim: k_dim**-0.5},
     "ignores the softcap": {"cap": lambda products, factor, softcap: products * factor},
     "caps the scores before it scales them": {
@@ -391,6 +404,16 @@ def test_scenes_have_what_makes_them_hard():
         assert 0 in context
         assert {size, size + 1, 2 * size, 2 * size + 1} <= set(context.tolist())
         assert mixed.step.past.tolist() == [row.past for row in mixed.rows]
+
+
+def test_answers_of_the_oracle_are_numbers():
+    """In no case is there NaN in what a kernel should answer, whatever the element types."""
+    shapes = ((4, 2),), ((8, 4),), KV_DTYPES
+    for case in Grid((3,), ("token", "head"), ("fp16", "bf16"), *shapes, FEATURES, 1).cases():
+        answer = build_trial(case).reference()
+
+        assert np.isfinite(answer.out).all()
+        assert np.isfinite(answer.lse).all()
 
 
 def test_rounds_try_other_combinations():

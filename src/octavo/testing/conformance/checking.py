@@ -191,12 +191,17 @@ def _diagnose(kernel: Kernel, trial: Trial, answer: Answer, tolerance: float) ->
 
     if trial.case.strided and passes(trial.together()):
         return "takes pages to lie next to each other: it passes where they do"
-    reads = ""
-    if np.isnan(answer[0]).any():
-        reads = "reads slots that are in no row's context"
-        trial = build_trial(trial.case, poison=0.0)
-        if passes(trial):
-            return f"{reads} and weighs them by 0, which is NaN where they hold NaN"
-        answer = kernel(trial)
-    told = [told for told, wrong in suspects(trial) if _agree(answer, wrong, tolerance)]
-    return " and ".join(filter(None, [reads, " or ".join(told)])) or None
+    if not np.isnan(answer[0]).any():
+        return _named(trial, answer, tolerance)
+    reads = "reads slots that are in no row's context"
+    tame = build_trial(trial.case, poison=0.0)
+    if passes(tame):
+        return f"{reads} and weighs them by 0, which is NaN where they hold NaN"
+    named = _named(tame, kernel(tame), tolerance)
+    return f"{reads} and {named}" if named else reads
+
+
+def _named(trial: Trial, answer: Answer, tolerance: float) -> str | None:
+    """The faults with which the oracle gives the same answer."""
+    found = [told for told, wrong in suspects(trial) if _agree(answer, wrong, tolerance)]
+    return " or ".join(found) or None

@@ -60,7 +60,8 @@ def rows_of(scene: str, page_size: int) -> tuple[Row, ...]:
     if scene == "prefill":
         return (Row(0, 2 * size + 1),)
     if scene == "decodes":
-        return (sharing[0], *decodes, Row(2 * size, 0), *sharing[1:], Row(4 * size + 2, 1))
+        long = Row(max(299, 4 * size + 2), 1)
+        return (sharing[0], *decodes, Row(2 * size, 0), *sharing[1:], long)
     return (
         *decodes[:2],
         prefills[0],
@@ -124,8 +125,9 @@ def _use_pages(cache: Cache, page_size: int, rng: np.random.Generator) -> None:
 def _compute(
     cache: Cache, page_size: int, rng: np.random.Generator, goals: list[tuple[Sequence, int]]
 ) -> None:
-    """Bring each sequence to its goal, a page at a time, in turns of random order."""
+    """Bring each sequence to its goal, some pages at a time, in turns of random order."""
     while open_goals := [(seq, goal) for seq, goal in goals if seq.computed < goal]:
         for number in rng.permutation(len(open_goals)):
             sequence, goal = open_goals[number]
-            cache.commit(cache.extend([sequence], min(page_size, goal - sequence.computed)))
+            turn = max(1, goal // (8 * page_size)) * page_size
+            cache.commit(cache.extend([sequence], min(turn, goal - sequence.computed)))
