@@ -32,11 +32,11 @@ Errors that all share; each names the sequence and the numbers, and nothing was 
         unknown ``form`` or ``kernel``; a fill that is neither -1 nor 0; a group of states or cross
         inputs; a plan without the group.
     UnknownGroup: the step has no such group.
-    LengthError: a query longer than its context; a page that a query sees is missing, or is none of
-        the plan's; arrays of the step that do not fit each other; ``rows`` below the step's; an
-        array of ``out`` of other axes or element type, read-only, or not contiguous.
-    CapacityError: a page whose last slot is beyond int32; a step beyond a bound that was named; an
-        array of ``out`` is too small.
+    LengthError: a query longer than its context; a page that a query sees is missing; arrays of
+        the step that do not fit each other; ``rows`` below the step's; an array of ``out`` of
+        other axes or element type, read-only, or not contiguous.
+    CapacityError: a page beyond the plan's, or whose last slot is beyond int32; a step beyond a
+        bound that was named; an array of ``out`` is too small.
 
 Cost: O(rows x columns + tokens), a handful of array operations. An `Emitter` gives the same from
 step to step of a batch that decodes at O(rows).

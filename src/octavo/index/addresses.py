@@ -215,7 +215,7 @@ def _check_range(step: Step, table: Ints, ids: int, size: int) -> None:
     if (top + 1) * size - 1 > _MAX:
         why = f"page {top} of {size} tokens is beyond int32"
         raise CapacityError(f"slot of {_who(step, row)}", (top + 1) * size - 1, _MAX, why)
-    raise LengthError(f"page of {_who(step, row)}", top, 0, ids - 1, "the plan has no such page")
+    raise CapacityError(f"page of {_who(step, row)}", top, ids - 1, "the plan has no other")
 
 
 def _shifted(table: Ints, shift: Ints, lead: int) -> Ints:
