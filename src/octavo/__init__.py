@@ -2,8 +2,12 @@
 
 It plans what fits in memory, owns every page, addresses every token and attends to only what is
 there. Importing it loads NumPy and the standard library alone; ``octavo.storage``,
-``octavo.attention`` and ``octavo.engine`` are imported by name.
+``octavo.attention`` and ``octavo.engine`` are imported by name. ``octavo.ActivePrefixCache`` is
+imported, and PyTorch with it, when it is asked for.
 """
+
+import importlib
+import typing
 
 from octavo.admission import Explanation, Match
 from octavo.batch import Batch
@@ -95,3 +99,12 @@ __all__ = [
     "UnsupportedModel",
     "plan",
 ]
+
+_ON_USE = {"ActivePrefixCache": "octavo.attention.active"}  # these need more than NumPy
+
+
+def __getattr__(name: str) -> typing.Any:
+    """The names that are imported on use."""
+    if name not in _ON_USE:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    return getattr(importlib.import_module(_ON_USE[name]), name)

@@ -1,5 +1,6 @@
-"""What `paged_attention` takes, checked once for every backend; knows shapes and no numbers."""
+"""What `paged_attention` takes, checked once for every backend; knows shapes and no elements."""
 
+import warnings
 from collections.abc import Sequence
 from math import isfinite
 from numbers import Real
@@ -9,6 +10,9 @@ from octavo.errors import LengthError, PlanError
 from octavo.spec import check_int
 
 _INT64 = 2**63 - 1
+
+KV_DTYPES = ("int8", "fp8", "int4")
+"""Element types of quantised caches, by the names of `octavo.dtypes`."""
 
 
 class Shaped(Protocol):
@@ -31,6 +35,10 @@ class Options(TypedDict, total=False):
     window: int | None
     sink_tokens: int
     sink_logits: Any
+    v_dim: int | None
+    key_scale: Any
+    value_scale: Any
+    kv_dtype: str | None
 
 
 class Sizes(NamedTuple):
@@ -56,7 +64,7 @@ class Sizes(NamedTuple):
 def check_arguments(
     query: Shaped,
     key_cache: Shaped,
-    value_cache: Shaped,
+    value_cache: Shaped | None,
     *,
     tokens: int,
     order: str,
@@ -65,14 +73,19 @@ def check_arguments(
     sink_tokens: int,
     sink_logits: Shaped | None,
     softcap: float | None,
+    v_dim: int | None = None,
+    kv_dtype: str | None = None,
+    key_scale: Any = None,
+    value_scale: Any = None,
 ) -> Sizes:
     """The sizes of a call whose arguments fit each other. O(1).
 
     Args:
         query: [T, H, k_dim].
         key_cache: one layer's keys, [pages, page_size, kv_heads, k_dim] for ``order`` token and
-            [pages, kv_heads, page_size, k_dim] for head.
-        value_cache: likewise with v_dim.
+            [pages, kv_heads, page_size, k_dim] for head; [pages, page_size, k_dim] for both where
+            there is no ``value_cache``. The last axis of ``int4`` is half as long, rounded up.
+        value_cache: likewise with v_dim; None: values are the first v_dim elements of a key.
         tokens: query tokens of the step.
         order: ``token`` or ``head``.
         scale: factor of the scores or None.
@@ -80,56 +93,144 @@ def check_arguments(
         sink_tokens: first positions that stay visible beside the window.
         sink_logits: [H] or None.
         softcap: bound of the scores or None.
+        v_dim: elements of a value; needed without ``value_cache``.
+        kv_dtype: how the caches are quantised, one of ``KV_DTYPES``, or None.
+        key_scale: what a stored key element is multiplied by: a number, [kv_heads],
+            [kv_heads, k_dim], or the shape of ``key_cache`` without its last axis.
+        value_scale: likewise for values.
 
     Raises:
-        PlanError: no such order, or a scale or softcap that is no finite number.
+        PlanError: no such order or ``kv_dtype``; a number that is not finite, or a scale that must
+            be given or must not.
         LengthError: a size or number out of range; it names the argument.
+
+    Warns:
+        RuntimeWarning: a quantised cache without its scale, which is then 1.
     """
-    page_axis = check_order(key_cache, order)
-    _same("axes of query", _axes(query), 3, "[T, H, k_dim]")
-    _same("axes of value_cache", _axes(value_cache), 4, f"the {order} order of pages")
-    first, second = 3 - page_axis, page_axis
-    sizes = Sizes(
-        tokens=query.shape[0],
-        heads=query.shape[1],
-        kv_heads=key_cache.shape[first],
-        page_size=key_cache.shape[second],
-        k_dim=key_cache.shape[3],
-        v_dim=value_cache.shape[3],
-    )
-    for name in ("kv_heads", "page_size", "k_dim"):
-        check_int(f"{name} of key_cache", getattr(sizes, name), 1)
+    sizes = _sizes(query, key_cache, value_cache, order, kv_dtype, v_dim)
     _same("tokens of query", sizes.tokens, tokens, "those of the step")
-    _same("k_dim of query", query.shape[2], sizes.k_dim, "that of key_cache")
-    if tuple(value_cache.shape[:3]) != tuple(key_cache.shape[:3]):
-        for axis, (got, want) in enumerate(zip(value_cache.shape, key_cache.shape, strict=True)):
-            if axis < 3:
-                _same(f"axis {axis} of value_cache", got, want, "that of key_cache")
-    if sizes.heads % sizes.kv_heads:
-        why = f"a multiple of the {sizes.kv_heads} key/value heads"
-        raise LengthError("heads of query", sizes.heads, sizes.kv_heads, None, why)
     if window is not None:
         check_int("window", window, 1, _INT64, "keys a query sees, its own included")
     check_int("sink_tokens", sink_tokens, 0, _INT64)
     _check_number("scale", scale)
+    if scale is None and value_cache is None and sizes.v_dim != sizes.k_dim:
+        why = "a key whose values are a part of it says nothing of the head it stands for; give one"
+        raise PlanError("scale", scale, why)
     _check_number("softcap", softcap)
     if softcap is not None and softcap <= 0:
         raise PlanError("softcap", softcap, "it must be a number above 0, or None")
     if sink_logits is not None:
         _same("axes of sink_logits", _axes(sink_logits), 1, "[H]")
         _same("heads of sink_logits", sink_logits.shape[0], sizes.heads, "one a query head")
+    _check_factor("key_scale", key_scale, key_cache, kv_dtype, (sizes.kv_heads, sizes.k_dim))
+    if value_cache is not None:
+        shape = (sizes.kv_heads, sizes.v_dim)
+        _check_factor("value_scale", value_scale, value_cache, kv_dtype, shape)
+    elif value_scale is not None:
+        raise PlanError("value_scale", value_scale, "without value_cache, key_scale serves both")
     return sizes
 
 
-def check_order(key_cache: Shaped, order: str) -> int:
+def _sizes(
+    query: Shaped,
+    key_cache: Shaped,
+    value_cache: Shaped | None,
+    order: str,
+    kv_dtype: str | None,
+    v_dim: int | None,
+) -> Sizes:
+    page_axis = check_order(key_cache, order, latent=value_cache is None)
+    if kv_dtype is not None and kv_dtype not in KV_DTYPES:
+        raise PlanError("kv_dtype", kv_dtype, f"one of {', '.join(KV_DTYPES)}, or None")
+    _same("axes of query", _axes(query), 3, "[T, H, k_dim]")
+    tokens, heads, wanted = query.shape
+    k_dim, page_size = _elements(key_cache.shape[-1], kv_dtype, wanted), key_cache.shape[page_axis]
+    kv_heads = 1 if value_cache is None else key_cache.shape[3 - page_axis]
+    for name, size in (("kv_heads", kv_heads), ("page_size", page_size), ("k_dim", k_dim)):
+        check_int(f"{name} of key_cache", size, 1)
+    if value_cache is None:
+        v_dim = check_int("v_dim", v_dim, 1, k_dim, "leading elements of a key, as no value_cache")
+    else:
+        v_dim = _v_dim(key_cache, value_cache, order, kv_dtype, v_dim)
+    _same("k_dim of query", wanted, k_dim, "that of key_cache")
+    if heads % kv_heads:
+        why = f"a multiple of the {kv_heads} key/value heads"
+        raise LengthError("heads of query", heads, kv_heads, None, why)
+    return Sizes(tokens, heads, kv_heads, page_size, k_dim, v_dim)
+
+
+def _v_dim(
+    key_cache: Shaped, value_cache: Shaped, order: str, kv_dtype: str | None, v_dim: int | None
+) -> int:
+    """Elements of a value, of a ``value_cache`` that is shaped like ``key_cache``."""
+    _same("axes of value_cache", _axes(value_cache), 4, f"the {order} order of pages")
+    for axis in range(3):
+        got, want = value_cache.shape[axis], key_cache.shape[axis]
+        _same(f"axis {axis} of value_cache", got, want, "that of key_cache")
+    stored = value_cache.shape[3]
+    wanted = stored if v_dim is None else check_int("v_dim", v_dim, 1)
+    found = _elements(stored, kv_dtype, 2 * stored if v_dim is None else wanted)
+    if v_dim is not None:
+        _same("v_dim", v_dim, found, "that of value_cache")
+    return found
+
+
+def _elements(stored: int, kv_dtype: str | None, wanted: int) -> int:
+    """Elements in a row of ``stored``; int4 has two a byte, of which the last may be unused."""
+    if kv_dtype != "int4":
+        return stored
+    return wanted if -(-wanted // 2) == stored else 2 * stored
+
+
+def _check_factor(
+    name: str, scale: Any, cache: Shaped, kv_dtype: str | None, shape: tuple[int, int]
+) -> None:
+    """Refuse a quantisation scale of no known shape."""
+    if kv_dtype is None:
+        if scale is not None:
+            raise PlanError(name, scale, "only quantised caches have one; name their kv_dtype")
+        return
+    if scale is None:
+        text = f"{name} is None: stored {kv_dtype} elements are taken as they are, with scale 1"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        return
+    if not _axes(scale) and not hasattr(scale, "shape"):
+        check_positive(name, scale)
+        return
+    known = [(), shape[:1], shape, tuple(cache.shape[:-1])]
+    if tuple(scale.shape) not in known:
+        right = f"a number or an array of one of the shapes {', '.join(map(str, known[1:]))}"
+        raise PlanError(name, f"of shape {tuple(scale.shape)}", right)
+
+
+def check_positive(name: str, value: object) -> None:
+    """Refuse what is no finite number above 0. O(1).
+
+    Raises:
+        PlanError: it is none.
+    """
+    _check_number(name, value)
+    if value is None or value <= 0:  # type: ignore[operator]
+        raise PlanError(name, value, "it must be a finite number above 0")
+
+
+def check_order(key_cache: Shaped, order: str, *, latent: bool = False) -> int:
     """The axis of ``key_cache`` along which a page's tokens lie. O(1).
+
+    Args:
+        key_cache: one layer's keys.
+        order: ``token`` or ``head``.
+        latent: whether a token has one row for all heads, in either order.
 
     Raises:
         PlanError: no such order.
-        LengthError: not four axes.
+        LengthError: not four axes, or not three if ``latent``.
     """
     if order not in ("token", "head"):
         raise PlanError("order", order, "it must be 'token' or 'head'")
+    if latent:
+        _same("axes of key_cache", _axes(key_cache), 3, "[pages, page_size, k_dim]")
+        return 1
     _same("axes of key_cache", _axes(key_cache), 4, f"the {order} order of pages")
     return 1 if order == "token" else 2
 

@@ -1,9 +1,10 @@
 """Paged attention in NumPy and float64: the definition every backend is compared with.
 
-Readable first: one row, then one head at a time. Reads the slots of each row's keys and no others.
-Does not know where keys and values come from, nor anything of models.
+Readable first: one row, then one head at a time. Reads the slots of the keys that a row's queries
+see and no others. Does not know where keys and values come from, nor anything of models.
 """
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
@@ -11,32 +12,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.attention.arguments import Options, check_arguments
+from octavo.attention.stored import Floats, Stored
+from octavo.errors import LengthError, PlanError
 from octavo.table import GroupView, Step
-
-Floats = NDArray[np.float64]
 
 
 class Attended(NamedTuple):
-    """What attention gives.
+    """What attention gives, in float64 unless asked otherwise.
 
     Attributes:
-        out: float64[T, H, v_dim], weighted values.
-        lse: float64[T, H], natural log of the sum of exp(score) over the keys a query sees; the
-            sink logit is not among them, so that results over disjoint keys can be merged.
+        out: [T, H, v_dim], weighted values.
+        lse: [T, H], natural log of the sum of exp(score) over the keys a query sees; the sink logit
+            is not among them, so that results over disjoint keys can be merged.
     """
 
     out: Floats
     lse: Floats
 
 
+class Rule(NamedTuple):
+    """How scores become weights.
+
+    Attributes:
+        scale: factor of the scores.
+        softcap: bound of the scores; None: none.
+        sink_logits: [H], each in the denominator of its head only; None: none.
+    """
+
+    scale: float
+    softcap: float | None = None
+    sink_logits: NDArray[Any] | None = None
+
+
 @overload
 def paged_attention(
     query: NDArray[Any],
     key_cache: NDArray[Any],
-    value_cache: NDArray[Any],
+    value_cache: NDArray[Any] | None,
     step: Step,
     *,
     return_lse: Literal[True],
+    dtype: Any = ...,
     **options: Unpack[Options],
 ) -> Attended: ...
 
@@ -45,10 +61,11 @@ def paged_attention(
 def paged_attention(
     query: NDArray[Any],
     key_cache: NDArray[Any],
-    value_cache: NDArray[Any],
+    value_cache: NDArray[Any] | None,
     step: Step,
     *,
     return_lse: Literal[False] = ...,
+    dtype: Any = ...,
     **options: Unpack[Options],
 ) -> Floats: ...
 
@@ -56,7 +73,7 @@ def paged_attention(
 def paged_attention(
     query: NDArray[Any],
     key_cache: NDArray[Any],
-    value_cache: NDArray[Any],
+    value_cache: NDArray[Any] | None,
     step: Step,
     *,
     group: str | None = None,
@@ -67,7 +84,12 @@ def paged_attention(
     window: int | None = None,
     sink_tokens: int = 0,
     sink_logits: NDArray[Any] | None = None,
+    v_dim: int | None = None,
+    key_scale: Any = None,
+    value_scale: Any = None,
+    kv_dtype: str | None = None,
     return_lse: bool = False,
+    dtype: Any = np.float64,
 ) -> Floats | Attended:
     """Attention of a step's query tokens over their sequences' pages.
 
@@ -85,24 +107,36 @@ def paged_attention(
         query: [T, H, k_dim].
         key_cache: one layer's keys in ``order``: [pages, page_size, kv_heads, k_dim] token-major,
             [pages, kv_heads, page_size, k_dim] head-major.
-        value_cache: likewise with v_dim.
+        value_cache: likewise with v_dim. None is latent attention: ``key_cache`` is
+            [pages, page_size, k_dim] in either order, one row for all heads, which is the key, and
+            its first ``v_dim`` elements the value.
         step: rows, lengths and page tables.
         group: whose page table; None: the first token group.
         order: ``token`` or ``head``.
-        scale: factor of the scores; None: 1 / sqrt(k_dim).
+        scale: factor of the scores; None: 1 / sqrt(k_dim). Latent attention with v_dim < k_dim
+            must be given one, as k_dim is not the head's size before absorption.
         causal: whether a query sees only its own and earlier positions.
         softcap: bound of the scores.
         window: keys a query sees; None: all.
         sink_tokens: first positions seen beside the window.
         sink_logits: [H].
+        v_dim: elements of a value; None: those that ``value_cache`` has.
+        key_scale: of a quantised cache, what stored elements are multiplied by: a number,
+            [kv_heads], [kv_heads, k_dim], or the shape of ``key_cache`` without its last axis.
+        value_scale: likewise for ``value_cache``.
+        kv_dtype: how both caches are quantised: int8, fp8 or int4, stored as
+            `octavo.attention.quantised` says; None: they hold numbers.
         return_lse: whether to return ``Attended`` and not ``out`` alone.
+        dtype: what is computed in: float64 or float32.
 
     Returns:
-        float64[T, H, v_dim], or Attended.
+        ``dtype``[T, H, v_dim], or Attended.
 
     Raises:
-        PlanError: no such order, or a scale or softcap that is no finite number.
-        LengthError: sizes that do not fit each other.
+        PlanError: no such order, dtype or ``kv_dtype``; a number that is not finite; a scale of the
+            wrong shape, not above 0, missing or out of place.
+        LengthError: sizes that do not fit each other, or a page table that lacks pages of a context
+            or names one that does not exist.
         KeyError: no such group.
 
     Cost: O(T * H * context * (k_dim + v_dim)).
@@ -118,32 +152,120 @@ def paged_attention(
         sink_tokens=sink_tokens,
         sink_logits=sink_logits,
         softcap=softcap,
+        v_dim=v_dim,
+        kv_dtype=kv_dtype,
+        key_scale=key_scale,
+        value_scale=value_scale,
     )
-    if order == "head":
-        key_cache, value_cache = key_cache.swapaxes(1, 2), value_cache.swapaxes(1, 2)
-    factor = 1 / sqrt(sizes.k_dim) if scale is None else scale
-    sinks = np.full(sizes.heads, -np.inf) if sink_logits is None else sink_logits
+    if np.dtype(dtype) not in (np.float64, np.float32):
+        raise PlanError("dtype", np.dtype(dtype).name, "float64 or float32")
+    keys = Stored("key_cache", key_cache, order, sizes.k_dim, kv_dtype, key_scale)
+    values = None
+    if value_cache is not None:
+        values = Stored("value_cache", value_cache, order, sizes.v_dim, kv_dtype, value_scale)
+    rule = Rule(1 / sqrt(sizes.k_dim) if scale is None else scale, softcap, sink_logits)
     result = Attended(
-        np.zeros((sizes.tokens, sizes.heads, sizes.v_dim)),
-        np.full((sizes.tokens, sizes.heads), -np.inf),
+        np.zeros((sizes.tokens, sizes.heads, sizes.v_dim), dtype),
+        np.full((sizes.tokens, sizes.heads), -np.inf, dtype),
     )
-    view, repeats = step.group(group), sizes.heads // sizes.kv_heads
+    view = step.group(group)
     for row, context in enumerate(step.context.tolist()):
         start, stop = step.query_start[row : row + 2].tolist()
-        at = np.arange(int(view.base[row]), context)
-        keys, values = (_gather(c, view, row, at) for c in (key_cache, value_cache))
         queries = np.arange(context - (stop - start), context)
+        at = np.arange(int(view.base[row]), context)
         seen = visible(queries, at, causal=causal, window=window, sink_tokens=sink_tokens)
-        for head in range(sizes.heads):
-            part = query[start:stop, head].astype(np.float64)
-            scores = part @ keys[:, head // repeats].T * factor
-            if softcap is not None:
-                scores = softcap * np.tanh(scores / softcap)
-            scores = np.where(seen, scores, -np.inf)
-            weights, lse = _softmax(scores, float(sinks[head]))
-            result.out[start:stop, head] = weights @ values[:, head // repeats]
-            result.lse[start:stop, head] = lse
+        used = seen.any(axis=0)
+        place = _addresses(view, row, at[used], sizes.page_size)
+        k = keys.read(*place, dtype)
+        v = k[..., : sizes.v_dim] if values is None else values.read(*place, dtype)
+        found = attend(query[start:stop].astype(dtype), k, v, seen[:, used], rule)
+        result.out[start:stop], result.lse[start:stop] = found
     return result if return_lse else result.out
+
+
+def attend(
+    query: Floats, keys: Floats, values: Floats, seen: NDArray[np.bool_], rule: Rule
+) -> Attended:
+    """Attention of n queries over the same m keys, head by head.
+
+    Args:
+        query: [n, H, k_dim].
+        keys: [m, kv_heads, k_dim].
+        values: [m, kv_heads, v_dim].
+        seen: bool[n, m], which keys each query sees.
+        rule: how scores become weights.
+
+    Returns:
+        out [n, H, v_dim] and lse [n, H], in the dtype of the arguments.
+
+    Cost: O(n * H * m * (k_dim + v_dim)).
+    """
+    (count, heads, _), repeats = query.shape, query.shape[1] // keys.shape[1]
+    out = np.zeros((count, heads, values.shape[2]), query.dtype)
+    sums = np.zeros((count, heads), query.dtype)
+    for head in range(heads):
+        scores = query[:, head] @ keys[:, head // repeats].T * rule.scale
+        if rule.softcap is not None:
+            scores = rule.softcap * np.tanh(scores / rule.softcap)
+        scores = np.where(seen, scores, -np.inf)
+        sink = -np.inf if rule.sink_logits is None else float(rule.sink_logits[head])
+        weights, sums[:, head] = softmax(scores, sink)
+        out[:, head] = weights @ values[:, head // repeats]
+    return Attended(out, sums)
+
+
+def softmax(scores: Floats, sink: float = -np.inf) -> tuple[Floats, Floats]:
+    """Weights of each row of ``scores``, ``sink`` in the denominator, and the lse without it.
+
+    Args:
+        scores: [n, m]; -inf: not seen.
+        sink: a logit that takes weight and has no value.
+
+    Returns:
+        [n, m], exp(score) / (sum of exp(score) + exp(sink)), zeros where nothing is seen; and [n].
+
+    Cost: O(n * m).
+    """
+    top = scores.max(axis=1, keepdims=True, initial=-np.inf)
+    peak = np.where(np.isneginf(top), 0.0, top)
+    with np.errstate(divide="ignore"):
+        lse = np.log(np.exp(scores - peak).sum(axis=1, keepdims=True)) + peak
+    total = np.logaddexp(lse, sink)
+    return np.exp(scores - np.where(np.isneginf(total), 0.0, total)), lse[:, 0]
+
+
+def merge(parts: Sequence[Attended], sink_logits: NDArray[Any] | None = None) -> Attended:
+    """The result over all keys from results of the same queries over disjoint parts of them.
+
+    Each part counts with exp(its lse). The parts must have been computed without sink logits: a
+    sink takes part once, here.
+
+    Args:
+        parts: at least one, with out [T, H, v_dim] and lse [T, H]; natural logarithms.
+        sink_logits: [H] or None.
+
+    Returns:
+        out and lse (without the sinks) over the union of the keys; 0 and -inf where it is empty.
+
+    Raises:
+        LengthError: no parts, or parts or sinks of other shapes.
+
+    Cost: O(parts * T * H * v_dim).
+    """
+    if not parts:
+        raise LengthError("parts", 0, 1, None, "at least one result")
+    tokens, heads = parts[0].lse.shape
+    for at, part in enumerate(parts):
+        if part.out.shape != parts[0].out.shape or part.lse.shape != (tokens, heads):
+            why = f"out and lse of part {at} must be shaped like those of part 0"
+            raise LengthError("parts", (part.out.shape, part.lse.shape), None, None, why)
+    if sink_logits is not None and sink_logits.shape != (heads,):
+        raise LengthError("sink_logits", sink_logits.shape, None, None, f"[{heads}], one a head")
+    lse = np.logaddexp.reduce([part.lse for part in parts])
+    total = lse if sink_logits is None else np.logaddexp(lse, sink_logits)
+    total = np.where(np.isneginf(total), 0.0, total)
+    shares = [np.exp(part.lse - total)[:, :, None] * part.out for part in parts]
+    return Attended(np.sum(shares, axis=0), lse)
 
 
 def visible(
@@ -159,21 +281,13 @@ def visible(
     return seen
 
 
-def _gather(cache: NDArray[Any], view: GroupView, row: int, at: NDArray[Any]) -> Floats:
-    """Keys or values of the positions ``at`` of one row, float64[len(at), kv_heads, dim]."""
-    column, offset = np.divmod(at - view.base[row], cache.shape[1])
-    gathered: Floats = cache[view.table[row, column], offset].astype(np.float64)
-    return gathered
-
-
-def _softmax(scores: Floats, sink: float) -> tuple[Floats, Floats]:
-    """Weights of each row of ``scores``, ``sink`` in the denominator, and the lse without it."""
-    top = scores.max(axis=1, keepdims=True, initial=-np.inf)
-    peak = np.where(np.isneginf(top), 0.0, top)
-    exps = np.exp(scores - peak)
-    total = exps.sum(axis=1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        lse = np.log(total) + peak
-    denominator = np.logaddexp(lse, sink)
-    weights = np.exp(scores - np.where(np.isneginf(denominator), 0.0, denominator))
-    return weights, lse[:, 0]
+def _addresses(
+    view: GroupView, row: int, at: NDArray[Any], page_size: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Page and offset of the positions ``at`` of one row."""
+    column, offset = np.divmod(at - view.base[row], page_size)
+    width = view.table.shape[1]
+    if column.size and column[-1] >= width:
+        why = f"pages in the table of row {row}, whose context needs more"
+        raise LengthError("columns", int(column[-1]) + 1, 0, width, why)
+    return view.table[row, column], offset

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from octavo.attention.arguments import Options, check_arguments, check_order
 from octavo.attention.tiles import Seen, Tile, TorchStep
-from octavo.errors import PlanError
+from octavo.errors import PlanError, UnsupportedModel
 from octavo.spec import check_int
 from octavo.table import Step
 
@@ -44,7 +44,7 @@ class _Rule(NamedTuple):
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    value_cache: torch.Tensor | None,
     step: Step | TorchStep,
     *,
     return_lse: Literal[True],
@@ -56,7 +56,7 @@ def paged_attention(
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    value_cache: torch.Tensor | None,
     step: Step | TorchStep,
     *,
     return_lse: Literal[False] = ...,
@@ -67,7 +67,7 @@ def paged_attention(
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    value_cache: torch.Tensor | None,
     step: Step | TorchStep,
     *,
     group: str | None = None,
@@ -78,6 +78,10 @@ def paged_attention(
     window: int | None = None,
     sink_tokens: int = 0,
     sink_logits: Any = None,
+    v_dim: int | None = None,
+    key_scale: Any = None,
+    value_scale: Any = None,
+    kv_dtype: str | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | Attended:
     """Attention of a step's query tokens over their sequences' pages.
@@ -106,11 +110,15 @@ def paged_attention(
         PlanError: no such order, a scale or softcap that is no finite number, a dtype or device
             that differs, or a ``group`` beside a TorchStep.
         LengthError: sizes that do not fit each other, or a TorchStep of another page size.
+        UnsupportedModel: no ``value_cache`` (latent attention), or a ``kv_dtype``.
         KeyError: no such group.
 
     Cost: O(T * H * context * (k_dim + v_dim)); a window bounds the context. Beside the output it
     holds one tile's keys and values.
     """
+    if value_cache is None or kv_dtype is not None:
+        what = "latent attention" if value_cache is None else f"kv_dtype {kv_dtype}"
+        raise UnsupportedModel(what, "the oracle has it; the torch backend does not")
     page_size = key_cache.shape[check_order(key_cache, order)]
     for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
         _check_like(name, cache, query)
@@ -130,6 +138,9 @@ def paged_attention(
         sink_tokens=sink_tokens,
         sink_logits=sink_logits,
         softcap=softcap,
+        v_dim=v_dim,
+        key_scale=key_scale,
+        value_scale=value_scale,
     )
     factor = 1 / sqrt(sizes.k_dim) if scale is None else scale
     rule = _Rule(factor, softcap, sink_logits, return_lse)
