@@ -115,7 +115,7 @@ class Field:
 
     def put_pages(self, pages: torch.Tensor, content: torch.Tensor) -> None:
         """Write whole pages (states) [m, *page shape]. O(bytes)."""
-        rows = content.reshape(len(content), -1)
+        rows = content.flatten(1)
         self._pages.index_put_((pages,), as_units(rows, self._pages.dtype))
 
     def take_pages(self, pages: torch.Tensor) -> torch.Tensor:

@@ -132,9 +132,11 @@ class KeyValues:
         self._key.number, self._value.number = key, value
 
     @property
-    def has_scales(self) -> bool:
-        """Whether `set_scales` was called."""
-        return self._key.number is not None
+    def given_scales(self) -> tuple[float, float] | None:
+        """What `set_scales` was given."""
+        if self._key.number is None or self._value.number is None:
+            return None
+        return self._key.number, self._value.number
 
     def write(self, key: torch.Tensor, value: torch.Tensor, index: WriteIndex) -> None:
         """See `Storage.write`."""

@@ -29,19 +29,21 @@ class LayerStore:
     Attributes:
         plan: as `Storage` was given it.
         device: where the arena is.
+        addresses: checks page ids and slots, and brings them to the device.
+        fields: by (layer, group, component), the views that are moved as they are.
     """
 
     def __init__(
         self, plan: Plan, addresses: Addresses, arena: torch.Tensor, *, draft: bool
     ) -> None:
-        self.plan, self.device, self._addresses = plan, arena.device, addresses
-        self._fields = {
+        self.plan, self.device, self.addresses = plan, arena.device, addresses
+        self.fields = {
             (t.layer, t.group, t.component): Field(arena, t, plan.order)
             for t in plan.tensors
             if t.draft == draft
         }
         by_layer: dict[tuple[int, str], dict[str, Field]] = {}
-        for (layer, group, component), field in self._fields.items():
+        for (layer, group, component), field in self.fields.items():
             by_layer.setdefault((layer, group), {})[component] = field
         assert plan.elements is not None
         self._keyvalues = {
@@ -101,7 +103,7 @@ class LayerStore:
 
         Cost: O(len(slots)).
         """
-        return self._addresses.slots(slots, group)
+        return self.addresses.slots(slots, group)
 
     def page_index(self, pages: NDArray[np.integer[Any]], group: str | None = None) -> PageIndex:
         """``pages`` ready for reading and writing, made once a step for all layers.
@@ -116,7 +118,7 @@ class LayerStore:
 
         Cost: O(len(pages)).
         """
-        return self._addresses.pages(pages, group)
+        return self.addresses.pages(pages, group)
 
     # -- keys and values -----------------------------------------------------------------------
 
@@ -193,9 +195,17 @@ class LayerStore:
         if keyvalues.scales != "tensor":
             right = "only a plan of scales='tensor' has scales that are given"
             raise PlanError("scales", keyvalues.scales, right)
-        if keyvalues.has_scales:
+        if keyvalues.given_scales is not None:
             raise PlanError("scales", (key, value), "this layer has its scales already")
         keyvalues.set_scales(check_scale("key_scale", key), check_scale("value_scale", value))
+
+    def given_scales(self) -> list[tuple[int, str, float, float]]:
+        """(layer, group, of keys, of values) of what `set_scales` was given. O(layers)."""
+        return [
+            (*place, *given)
+            for place, each in self._keyvalues.items()
+            if (given := each.given_scales)
+        ]
 
     # -- latents -------------------------------------------------------------------------------
 
@@ -251,7 +261,7 @@ class LayerStore:
         Cost: O(bytes of the states).
         """
         field = self._field(layer, component, None)
-        index = self._addresses.written(pages, field.plan.group)
+        index = self.addresses.written(pages, field.plan.group)
         column = self._column(field, index)
         check_floats(component, states, field.view.dtype, self.device)
         shape = (len(column), *field.view.shape[1:])
@@ -282,13 +292,13 @@ class LayerStore:
         index = self._pages(pages, field.plan.group)
         found = field.take_pages(self._column(field, index))
         if has_state is not None and not has_state.all():
-            found[self._addresses.tensor(~has_state)] = 0
+            found[self.addresses.tensor(~has_state)] = 0
         return found
 
     # ------------------------------------------------------------------------------------------
 
     def _field(self, layer: int, component: str, group: str | None) -> Field:
-        for (at, owner, name), field in self._fields.items():
+        for (at, owner, name), field in self.fields.items():
             if (at, name) == (layer, component) and group in (None, owner):
                 return field
         raise LengthError("layer", layer, None, None, f"it has no {component} in the plan")

@@ -52,7 +52,8 @@ def encode(values: torch.Tensor, dtype: DType, scale: torch.Tensor | float) -> t
         scale: a number, or fp32 that broadcasts to ``values``.
 
     Returns:
-        [..., dim]; of int4 [..., dim / 2], the first of two in the low half of a byte.
+        [..., dim]; of int4 [..., dim / 2], the first of two in the low half of a byte and both
+            with 8 added, as ONNX Runtime keeps them.
     """
     most = LARGEST[dtype.name]
     scaled = (values.float() / scale).clamp_(-most, most)
@@ -92,12 +93,11 @@ def decode_tiles(
 
 
 def _pack(whole: torch.Tensor) -> torch.Tensor:
-    """int8 [..., dim] in -8..7 as uint8 [..., dim / 2], low half first."""
-    halves = (whole & 15).view(torch.uint8)
+    """int8 [..., dim] in -8..7, with 8 added, as uint8 [..., dim / 2], low half first."""
+    halves = (whole + 8).view(torch.uint8)
     return halves[..., ::2] | (halves[..., 1::2] << 4)
 
 
 def _unpack(packed: torch.Tensor) -> torch.Tensor:
     """The int8 [..., dim] of `_pack`."""
-    halves = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).view(torch.int8)
-    return (halves ^ 8) - 8  # bit 3 is the sign
+    return torch.stack((packed & 15, packed >> 4), -1).flatten(-2).view(torch.int8) - 8

@@ -93,7 +93,7 @@ class Storage(LayerStore):
         Raises:
             UnknownGroup: no such group.
         """
-        return self._bytes.size(self._addresses.group(group).name)
+        return self._bytes.size(self.addresses.group(group).name)
 
     def read_pages(self, group: str, pages: Ints | PageIndex) -> torch.Tensor:
         """Whole pages as bytes, copied: uint8[k, page_bytes(group)], for this plan alone.
@@ -103,7 +103,7 @@ class Storage(LayerStore):
 
         Cost: O(bytes).
         """
-        return self._bytes.read(self._pages(pages, self._addresses.group(group).name))
+        return self._bytes.read(self._pages(pages, self.addresses.group(group).name))
 
     def write_pages(self, group: str, pages: Ints | PageIndex, content: torch.Tensor) -> None:
         """Put back what `read_pages` gave, into pages of the same group.
@@ -119,6 +119,6 @@ class Storage(LayerStore):
 
         Cost: O(bytes).
         """
-        index = self._addresses.written(pages, self._addresses.group(group).name)
+        index = self.addresses.written(pages, self.addresses.group(group).name)
         size = self.page_bytes(group)
         self._bytes.write(index, check_content(content, index.pages.numel(), size, self.device))
