@@ -32,8 +32,11 @@ def exported(name, dtype="fp16", operators="paged"):
 
 
 def load(model):
-    """A session of ONNX Runtime's CPU provider."""
-    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    """A session of ONNX Runtime's CPU provider, of a model or its file; shapes must be as said."""
+    strict = ort.SessionOptions()
+    strict.add_session_config_entry("session.strict_shape_type_inference", "1")
+    source = model if isinstance(model, str) else model.SerializeToString()
+    return ort.InferenceSession(source, strict, providers=["CPUExecutionProvider"])
 
 
 def shapes(values):
@@ -67,12 +70,27 @@ def test_only_the_kernel_is_missing_of_a_whole_decoder(name):
 
 @by_decoder
 def test_whole_decoder_in_bf16(name):
-    """In bf16 types and shapes pass too; of kernels the CPU lacks that of MatMul before."""
+    """In bf16 types and shapes pass too; of kernels the CPU lacks that of Gemm before."""
     model = exported(name, "bf16")
     onnx.checker.check_model(model, full_check=True)
 
     with pytest.raises(KernelMissing, match=r"Could not find an implementation for"):
         load(model)
+
+
+@by_decoder
+@pytest.mark.parametrize("operators", ["paged", "standard"])
+def test_files(name, operators, tmp_path):
+    """A saved model passes the checker, and loads as far as it would from memory."""
+    path = str(tmp_path / "decoder.onnx")
+    onnx.save(exported(name, operators=operators), path)
+    onnx.checker.check_model(path, full_check=True)
+
+    if operators == "standard":
+        assert "logits" == load(path).get_outputs()[0].name
+    else:
+        with pytest.raises(KernelMissing, match=KERNEL):
+            load(path)
 
 
 def test_fp32_is_for_the_evaluator():
@@ -198,6 +216,8 @@ def arrays(table, slots, bounds):
         ),
         ({"vocab": 0}, LengthError, "vocab is 0; it must be an int of at least 1"),
         ({"layers": 1.5}, LengthError, "layers is 1.5"),
+        ({"theta": float("nan")}, PlanError, "theta is nan; it must be a finite number above 0"),
+        ({"epsilon": 0}, PlanError, "epsilon is 0; it must be a finite number above 0"),
         ({"kind": Attention(2, 16, 32)}, PlanError, "v_dim is 32; .*that of keys, 16"),
         ({"kind": Attention(2, 24, 24)}, PlanError, "k_dim is 24; .*a multiple of 16"),
         ({"kind": Attention(2, 16, 16, chunk=16)}, UnsupportedModel, "no chunks and no sinks"),

@@ -1,9 +1,6 @@
 """The parts of a decoder as graph nodes, all but the attention over pages."""
 
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Protocol
 
 from octavo.integrations.onnx.decoder import Decoder, Weights
 from octavo.integrations.onnx.graph import Graph
@@ -111,9 +108,8 @@ class Layers:
         return self._linear(graph.op("Mul", gate, up), f"{name}.down_proj")
 
     def _linear(self, rows: str, name: str, output: str | None = None) -> str:
-        values: NDArray[Any] = self._weights[f"{name}.weight"]
-        weight = self._graph.constant(f"{name}.transposed", np.ascontiguousarray(values.T))
-        return self._graph.op("MatMul", rows, weight, output=output)
+        weight = self._constant(f"{name}.weight")
+        return self._graph.op("Gemm", rows, weight, transB=1, output=output)
 
     def _norm(self, rows: str, name: str) -> str:
         weight = self._constant(f"{name}.weight")
