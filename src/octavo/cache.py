@@ -40,7 +40,7 @@ from octavo.publishing import Publisher
 from octavo.reports import Fit, Pin, Stats
 from octavo.retreating import Retreat
 from octavo.rows import Constants
-from octavo.sequences import Ints, Sequence, Tokens
+from octavo.sequences import Ints, Sequence, Tokens, check_tokens
 from octavo.spec import check_int
 from octavo.stepping import Stepper
 from octavo.striding import Strider
@@ -60,8 +60,9 @@ class Cache:
     own MemoryError or KeyboardInterrupt in the middle of a verb; `check` tells.
 
     Admitting: `admit`, `peek`, `explain_match`, `fits`, `pin`. Stepping: `batch`, `extend`,
-    `commit`, `abort`. Going back: `truncate`, `drop`. Sharing: `fork`. Making room: `preempt`,
-    `resume`. Ending: `release`, `reset`. Looking: `need`, `available`, `stats`, `check`.
+    `commit`, `abort`, `learn`, `keep`. Going back: `truncate`, `drop`. Sharing: `fork`. Making
+    room: `preempt`, `resume`. Ending: `release`, `reset`. Looking: `need`, `available`, `stats`,
+    `check`.
 
     Args:
         plan: from `octavo.plan` or `Plan.from_pages`.
@@ -542,6 +543,48 @@ class Cache:
         self._open.check_newest(step)
         self._open.end_newest()
         self._retreat.abort(step, {s for s in step.sequences if s._takes_part(step._clock)})
+
+    def learn(self, sequence: Sequence, tokens: Tokens) -> None:
+        """Tell a sequence ids that follow what it knows, without a step: a next turn, or a fork's.
+
+        Raises:
+            TokenError: an entry is no token id. CapacityError: it would pass its limit.
+            StepError: a step of it is open, or it is preempted. UnknownSequence, StaleSequence.
+
+        Cost: O(len(tokens)).
+        """
+        self._check_running(sequence)
+        self._open.check_closed(sequence)
+        ids = check_tokens(tokens)
+        length = sequence.length + ids.size
+        if length > sequence.limit:
+            raise CapacityError("length", length, sequence.limit, "the limit of the sequence")
+        sequence._sync()
+        sequence._store(ids)
+        sequence._rows.known[sequence._row] = length
+        sequence._turn()
+
+    def keep(self, sequence: Sequence, position: int) -> None:
+        """Ask for a sequence's states after ``position`` tokens: kept if a step ends there.
+
+        For an engine that cuts prompts into chunks by a rule of its own and not at ``next_stop``.
+        Nothing happens where the plan has no states, prefixes are off or the pages run out.
+
+        Raises:
+            LengthError: no multiple of the page size, or not beyond what is scheduled.
+            UnknownSequence, StaleSequence.
+
+        Cost: O(stops).
+        """
+        size, start = self._ledger.page_size, self._check(sequence).scheduled
+        check_int("position", position, start + 1)
+        if position % size:
+            raise LengthError(
+                "position", position, None, None, f"a multiple of the page size {size}"
+            )
+        if self._ledger.state_groups and self.prefix and not sequence._private:
+            sequence._stops.add(position)
+            sequence._aim()
 
     # -- going back, sharing, making room ------------------------------------------------------
 

@@ -149,6 +149,49 @@ def test_refuses_arguments_that_do_not_fit(change, message):
         assert isinstance(caught.value, octavo.OctavoError)
 
 
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ([1], "columns is 2; it must be an int of at least 0 and at most 1"),
+        ([1, 5], "page is 5"),
+        ([1, -1], "page is -1"),
+    ],
+)
+def test_refuses_pages_that_are_not_there(table, message):
+    """A table too short for the context, or with a page the cache does not have, is named."""
+    step = one_row(4, 1, [1, 2], 4)
+    view = step.groups["full"]
+    step.groups["full"] = view._replace(table=np.array([table], np.int32))
+    cache = np.zeros((3, 4, 2, 4))
+    with pytest.raises(octavo.LengthError, match=message):
+        paged_attention(np.zeros((1, 2, 4)), cache, cache, step)
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_pages_behind_a_window_are_not_read(dropped):
+    """What a window no longer sees may hold anything, or have no page at all."""
+    cache = np.zeros((4, 4, 1, 2))
+    cache[0], cache[1] = np.inf, np.nan
+    step = one_row(8, 1, [dropped, 2, 3], 4)
+    out = paged_attention(np.zeros((1, 1, 2)), cache, cache, step, window=5)
+
+    assert not out.any()
+
+
+def test_single_precision():
+    """Computed in float32 on wish: as near as float32 is."""
+    rng = np.random.default_rng(1)
+    query, cache = rng.standard_normal((1, 4, 8)), rng.standard_normal((3, 4, 2, 8))
+    step, sinks = one_row(6, 1, [2, 1], 4), np.zeros(4)
+    options = {"sink_logits": sinks, "return_lse": True}
+    exact = paged_attention(query, cache, cache, step, **options)
+    single = paged_attention(query, cache, cache, step, dtype=np.float32, **options)
+
+    for one, other in zip(exact, single, strict=True):
+        assert (np.float64, np.float32) == (one.dtype, other.dtype)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 def _as_its_arrays(name, arguments):
     if name == "oracle":
         return arguments

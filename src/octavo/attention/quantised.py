@@ -81,9 +81,9 @@ def encode(numbers: NDArray[Any], kv_dtype: str) -> NDArray[Any]:
     whole: NDArray[Any] = np.clip(np.rint(numbers), low, high).astype(np.int8)
     if kv_dtype == "int8":
         return whole
-    halves = np.full((*whole.shape[:-1], -(-whole.shape[-1] // 2), 2), 8, np.uint8)
-    halves.reshape(*whole.shape[:-1], -1)[..., : whole.shape[-1]] = whole + 8
-    packed: NDArray[Any] = halves[..., 0] | halves[..., 1] << 4
+    halves = np.full((*whole.shape[:-1], whole.shape[-1] + whole.shape[-1] % 2), 8, np.uint8)
+    halves[..., : whole.shape[-1]] = whole + 8
+    packed: NDArray[Any] = halves[..., 0::2] | halves[..., 1::2] << 4
     return packed
 
 

@@ -4,12 +4,13 @@
 beside it and plain lists, and holds the laws; `stress` does so at random,
 ``octavo.testing.machine`` under Hypothesis, which it alone needs. `freeze` proves that a verb which
 raised changed nothing; `unowned_slots` says what to fill with NaN; `run_case` runs a case told as
-plain data.
+plain data. `check_kernel` compares any paged attention with the oracle.
 ``python -m octavo.testing --rules N --seed S`` is the long run.
 """
 
 from octavo.testing.casedata import CaseFailed
 from octavo.testing.cases import run_case
+from octavo.testing.conformance import KernelMismatch, KernelReport, check_kernel
 from octavo.testing.freezing import freeze
 from octavo.testing.router import Router
 from octavo.testing.shapes import SHAPES, Shape
@@ -22,6 +23,8 @@ from octavo.testing.world import World
 __all__ = [
     "SHAPES",
     "CaseFailed",
+    "KernelMismatch",
+    "KernelReport",
     "ModelStore",
     "Report",
     "Router",
@@ -31,6 +34,7 @@ __all__ = [
     "World",
     "any_extras",
     "any_shape",
+    "check_kernel",
     "freeze",
     "run_case",
     "stress",

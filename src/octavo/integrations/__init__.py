@@ -1,0 +1,1 @@
+"""octavo inside other libraries: a module or package each, imported on use."""

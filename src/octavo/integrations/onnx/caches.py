@@ -1,0 +1,85 @@
+"""The pages of a plan as NumPy arrays, under the names of the graph inputs that hold them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import helper
+
+from octavo.errors import PlanError
+from octavo.integrations.onnx.graph import ELEMENT_TYPES
+from octavo.integrations.onnx.names import cache_name
+from octavo.kernels import check_kernel
+from octavo.layouts import TensorPlan
+from octavo.plans import Plan
+from octavo.spec import Attention, Latent, Shape
+from octavo.table import Step
+
+Arrays = dict[str, NDArray[Any]]
+_COMPONENTS = ("key", "value", "latent")
+
+
+class Caches:
+    """Zeroed pages of every layer; graphs write them in place.
+
+    Args:
+        plan: from `octavo.plan`: component layout, token-major, one group of layers that keep
+            tokens, fp32, fp16 or bf16, pages as ONNX Runtime takes them.
+
+    Attributes:
+        arrays: by input name, ``key_cache.n`` and ``value_cache.n`` [pages, page_size, kv_heads,
+            channels] or ``latent_cache.n`` [pages, page_size, 1, rank + rope] of layer n.
+
+    Raises:
+        PlanError: another plan; it names what is wrong with it. Nothing was allocated.
+
+    Cost: O(bytes), which the system provides on first use.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        _check_plan(plan)
+        self.arrays: Arrays = {}
+        for tensor in plan.tensors:
+            element = helper.tensor_dtype_to_np_dtype(ELEMENT_TYPES[tensor.dtype.name])
+            name = cache_name(tensor.component, tensor.layer)
+            self.arrays[name] = np.zeros(_shape(tensor), element)
+
+    def copy(self, step: Step) -> None:
+        """Run the step's copies, which come before its forward pass. O(bytes copied)."""
+        for copies in step.copies.values():
+            for array in self.arrays.values():
+                array[copies.target] = array[copies.source]
+
+
+def _shape(tensor: TensorPlan) -> Shape:
+    """As the operator has it: a latent row is that of one head."""
+    pages, size, *row = tensor.shape
+    return (pages, size, 1, *row) if tensor.component == "latent" else tensor.shape
+
+
+def _check_plan(plan: object) -> None:
+    if not isinstance(plan, Plan) or plan.spec is None or plan.dtype is None:
+        raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
+    if plan.layout != "component":
+        right = "a graph input is one component of one layer: plan with layout='component'"
+        raise PlanError("layout", plan.layout, right)
+    if plan.order != "token":
+        raise PlanError("order", plan.order, "PagedAttention reads pages in order 'token'")
+    if plan.dtype.name not in ELEMENT_TYPES:
+        right = f"exported graphs keep one of {', '.join(ELEMENT_TYPES)}"
+        raise PlanError("dtype", plan.dtype.name, right)
+    _check_layers(plan)
+    check_kernel("onnxruntime", plan.page_size, plan.order, [plan.spec])
+
+
+def _check_layers(plan: Plan) -> None:
+    kinds = {type(kind) for _, kind in plan.spec.kinds()} if plan.spec else set()
+    if len(plan.groups) > 1 or not kinds <= {Attention, Latent}:
+        right = "one table addresses all layers: one group of attention or of latent layers"
+        raise PlanError("groups", list(plan.groups), right)
+    if plan.tp > 1 or plan.stages:
+        raise PlanError("tp and pp", (plan.tp, len(plan.stages)), "a session runs a whole model")
+    for tensor in plan.tensors:
+        if tensor.component not in _COMPONENTS or tensor.draft:
+            right = f"exported layers keep {', '.join(_COMPONENTS)}"
+            raise PlanError("component", tensor.component, right)

@@ -1,0 +1,166 @@
+"""`PagedSession`: an exported decoder run step by step over the pages of an octavo cache."""
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from octavo import index
+from octavo.errors import CapacityError, LengthError, PlanError, TokenError
+from octavo.integrations.onnx.caches import Arrays, Caches
+from octavo.integrations.onnx.names import output_of
+from octavo.plans import Plan
+from octavo.table import Step
+
+Runtime = Literal["onnxruntime", "reference"]
+
+
+class Runner(Protocol):
+    """What runs a graph."""
+
+    def run(self, feeds: Arrays, caches: Arrays) -> NDArray[Any]:
+        """The graph's ``logits``; ``caches`` are inputs, and hold what their outputs are then."""
+        ...
+
+
+class PagedSession:
+    """A graph and the pages it reads and writes; the caller's `Cache` says which.
+
+    Each step: ``cache.extend``, `run`, ``cache.commit``. Prefix hits, forks, rollbacks and rows
+    that come and go need nothing more: they are in the step.
+
+    Args:
+        model: from `export_decoder`, or with inputs and outputs of the same names and shapes.
+        plan: the cache's; see `Caches` for what it must be.
+        runtime: ``onnxruntime``, its CPU provider, or ``reference``, onnx's evaluator with octavo's
+            oracle as the PagedAttention operator: slow, and the truth.
+
+    Attributes:
+        plan: as given.
+        caches: the pages, by input name.
+
+    Raises:
+        PlanError: a plan that is no component, token-major one; a graph whose inputs are not that
+            plan's; no such ``runtime``.
+        UnsupportedModel: ONNX Runtime has no kernel for a node of the graph on this machine's CPU.
+        ModuleNotFoundError: onnxruntime is not installed.
+
+    Cost: O(bytes of weights and pages).
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, plan: Plan, *, runtime: Runtime = "onnxruntime"
+    ) -> None:
+        self.plan, self._pages = plan, Caches(plan)
+        self._inputs = _read_inputs(model, self.caches)
+        self._vocab, self._positions = _vocab(model), _positions(model)
+        self._runner = _start(runtime, model)
+
+    @property
+    def caches(self) -> Arrays:
+        """The pages of every layer, by the name of their graph input."""
+        return self._pages.arrays
+
+    def run(self, step: Step) -> NDArray[Any]:
+        """Copy pages as the step says, write its tokens into their slots, and compute logits.
+
+        Args:
+            step: the latest of the cache made by this plan, its ``input_ids`` filled in.
+
+        Returns:
+            [tokens, vocab] in the graph's element type; row i's next token is at ``step.last[i]``.
+
+        Raises:
+            TokenError: an id that is none of the vocabulary.
+            LengthError: ``input_ids`` of another length or element type, or a position beyond the
+                rotary tables; others of `octavo.index`.
+            CapacityError: a page beyond the plan's. Nothing was copied or written then.
+
+        Cost: that of the model; of the session O(rows x columns + tokens + pages copied).
+        """
+        feeds = self._feeds(step)
+        self._pages.copy(step)
+        return self._runner.run(feeds, self.caches)
+
+    def _feeds(self, step: Step) -> Arrays:
+        """The index inputs of the graph for a step, checked."""
+        if not isinstance(step, Step):
+            raise LengthError("step", step, None, None, "what Cache.extend returned")
+        found = index.onnxruntime(step, plan=self.plan)._asdict()
+        self._check(step, found["block_table"])
+        found["input_ids"] = step.input_ids
+        return {name: found[name] for name in self._inputs}
+
+    def _check(self, step: Step, table: NDArray[Any]) -> None:
+        pages, ids = self.plan.num_pages, step.input_ids
+        if ids.dtype != np.int32 or ids.shape != step.positions.shape:
+            found, right = f"{ids.dtype}{list(ids.shape)}", f"int32{list(step.positions.shape)}"
+            raise LengthError("input_ids", found, None, None, f"the step's are {right}")
+        if table.max(initial=0) >= pages:
+            raise CapacityError("page", int(table.max()), pages - 1, "the step is of another plan")
+        wrong = np.flatnonzero((ids < 0) | (ids >= self._vocab))
+        if wrong.size:
+            raise TokenError(int(wrong[0]), int(ids[wrong[0]]), self._vocab - 1)
+        longest = int(step.context.max(initial=0))
+        if self._positions is not None and longest > self._positions:
+            why = "positions of the graph's rotary tables"
+            raise LengthError("context", longest, 0, self._positions, why)
+
+
+def _start(runtime: str, model: onnx.ModelProto) -> Runner:
+    if runtime == "onnxruntime":
+        from octavo.integrations.onnx.runtime import RuntimeRunner
+
+        return RuntimeRunner(model)
+    if runtime == "reference":
+        from octavo.integrations.onnx.reference import ReferenceRunner
+
+        return ReferenceRunner(model)
+    raise PlanError("runtime", runtime, "it must be 'onnxruntime' or 'reference'")
+
+
+def _read_inputs(model: onnx.ModelProto, caches: Arrays) -> list[str]:
+    """Names of the inputs that are no caches; those that are must be the plan's."""
+    if not isinstance(model, onnx.ModelProto):
+        raise PlanError("model", type(model).__name__, "it must be an onnx.ModelProto")
+    inputs = {value.name: value.type.tensor_type for value in model.graph.input}
+    outputs = {value.name for value in model.graph.output}
+    known = (*index.Onnxruntime._fields, "input_ids")
+    for name in inputs:
+        if name not in known and name not in caches:
+            right = f"the plan has {', '.join(caches)}, and a step {', '.join(known)}"
+            raise PlanError("input of the graph", name, right)
+    for name, array in caches.items():
+        if name not in inputs:
+            raise PlanError("inputs of the graph", list(inputs), f"the plan's {name} is missing")
+        _check_cache(name, inputs[name], array)
+    for name in ("logits", *map(output_of, caches)):
+        if name not in outputs:
+            raise PlanError("outputs of the graph", sorted(outputs), f"{name} is missing")
+    return [name for name in inputs if name not in caches]
+
+
+def _check_cache(name: str, found: onnx.TypeProto.Tensor, array: NDArray[Any]) -> None:
+    element = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    if found.elem_type != element:
+        has = onnx.TensorProto.DataType.Name(found.elem_type)
+        wanted = onnx.TensorProto.DataType.Name(element)
+        raise PlanError(f"dtype of {name}", has, f"the plan's is {wanted}")
+    shape = tuple(dim.dim_value or dim.dim_param for dim in found.shape.dim)
+    pairs = zip(shape, array.shape, strict=False)
+    fits = all(isinstance(has, str) or has == wanted for has, wanted in pairs)
+    if len(shape) != array.ndim or not fits:
+        raise PlanError(f"shape of {name}", shape, f"the plan's is {array.shape}")
+
+
+def _vocab(model: onnx.ModelProto) -> int:
+    """Token ids the graph knows: the last axis of its logits; any int32 where it has no size."""
+    found = next(value for value in model.graph.output if value.name == "logits")
+    return int(found.type.tensor_type.shape.dim[-1].dim_value) or 2**31
+
+
+def _positions(model: onnx.ModelProto) -> int | None:
+    """Rows of the rotary tables; None: the graph has none by octavo's name."""
+    tables = (value for value in model.graph.initializer if value.name == "cos_cache")
+    return next((int(table.dims[0]) for table in tables), None)

@@ -1,0 +1,60 @@
+"""What a transformers model asks of a cache: its spec, a plan for it, and what cannot be served.
+
+Knows configs and plans; no tensors and no sequences.
+"""
+
+from typing import Any
+
+import octavo
+from octavo.errors import UnsupportedModel
+from octavo.plans import Plan
+from octavo.spec import Attention, Latent, ModelSpec, Shared, State
+
+FORGETFUL = ("mamba", "falcon_mamba", "jamba", "zamba")
+"""Families of Mamba 1: several tokens on a used cache start again from no state in transformers."""
+
+
+def read_model(model: Any) -> ModelSpec:
+    """What the layers of ``model`` keep. O(layers).
+
+    Raises:
+        UnknownArchitecture: octavo cannot read the model's config.
+        UnsupportedModel: it is no decoder of transformers, or keeps what the drop-in has no pages
+            for: the keys of an indexer, cross attention, nothing a token.
+    """
+    if not hasattr(getattr(model, "config", None), "get_text_config"):
+        raise UnsupportedModel("model", "it must be a causal language model of transformers")
+    spec = ModelSpec.from_config(model.config.to_dict())
+    for _, kind in spec.kinds():
+        if isinstance(kind, Latent) and kind.indexer:
+            raise UnsupportedModel(spec.name, "the keys of its indexer have no pages here")
+        if not isinstance(kind, Attention | Latent | State | Shared):
+            raise UnsupportedModel(spec.name, f"layers of kind {type(kind).__name__} have no pages")
+    if not any(isinstance(kind, Attention | Latent) for _, kind in spec.kinds()):
+        raise UnsupportedModel(spec.name, "no layer keeps tokens, so there is nothing to page")
+    return spec
+
+
+def plan_for(model: Any, memory: int | str, **options: Any) -> Plan:
+    """A plan of ``memory`` for ``model``, head-major and in the model's own dtype.
+
+    Args:
+        memory: bytes, or text such as ``"1GiB"``.
+        options: others of `octavo.plan`.
+
+    Raises:
+        PlanError: an option is out of range. BudgetTooSmall: not even one sequence fits.
+        UnknownArchitecture, UnsupportedModel: see `read_model`.
+    """
+    spec, dtype = read_model(model), str(model.dtype).removeprefix("torch.")
+    return octavo.plan(spec, memory, dtype=dtype, order="head", **options)
+
+
+def forgets(model: Any) -> bool:
+    """Whether a chunk that follows on a cached prefix is computed without its state. O(1)."""
+    return model.config.get_text_config(decoder=True).model_type in FORGETFUL
+
+
+def has_own_tokens(spec: ModelSpec) -> bool:
+    """Whether what the model reads are single ids: speech models read frames of several. O(1)."""
+    return spec.depth is None

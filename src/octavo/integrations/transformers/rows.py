@@ -1,0 +1,337 @@
+"""The rows of a batch as sequences of octavo: who is in which row, and which columns are padding.
+
+transformers has a rectangle: as many columns for every row, padding among them. octavo has
+sequences: real tokens only, however long. Padding is in no page. Rows that are equal share one
+sequence until they differ; then they are forked. Knows ids and masks; no tensors and no models.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.cache import Cache
+from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
+from octavo.identity import Salt
+from octavo.sequences import Sequence
+from octavo.table import Step
+
+Bools = NDArray[np.bool_]
+Index = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Pass:
+    """One forward pass of the model, as a step of octavo.
+
+    Attributes:
+        step: of the sequences that have new tokens; None: none has.
+        sequences: its sequences, each once.
+        owner: int64[B], which of them each row reads; -1: a row of padding so far.
+        leader: int64[sequences], the first row that reads each.
+        real: bool[B, L], columns that are tokens, those of this pass included.
+        past: columns before this pass.
+        taken: int64[T], which of the B * (L - past) new columns each token of the step is.
+        page_size: tokens a page holds.
+        work: what others compute of it once for all layers.
+        done: whether the model has run.
+    """
+
+    step: Step | None
+    sequences: list[Sequence]
+    owner: Index
+    leader: Index
+    real: Bools
+    past: int
+    taken: Index
+    page_size: int
+    work: dict[Any, Any] = field(default_factory=dict)
+    done: bool = False
+
+    @property
+    def new(self) -> int:
+        """Columns of this pass."""
+        return int(self.real.shape[1]) - self.past
+
+    @property
+    def positions(self) -> Index:
+        """int64[B, L], which token of its row each column is; meaningless at padding. O(B L)."""
+        return self.real.cumsum(axis=1, dtype=np.int64) - 1
+
+
+class Rows:
+    """Sequences of a batch, from a prompt to the next one.
+
+    Args:
+        cache: where they are admitted.
+        shares: whether pages may be found again by their tokens.
+        resumes: whether a pass may begin behind pages that were found.
+
+    Attributes:
+        cache: as given.
+        sequences: of each row, None while it is padding alone; equal rows have the same one.
+        real: bool[B, length], columns that are tokens.
+        now: the pass that is open.
+        waits: whether a pass stays open behind the model, for `crop` to take drafts back.
+    """
+
+    def __init__(self, cache: Cache, *, shares: bool, resumes: bool) -> None:
+        self.cache, self.shares, self.resumes = cache, shares, resumes
+        self.sequences: list[Sequence | None] = []
+        self.real: Bools = np.ones((0, 0), np.bool_)
+        self.now: Pass | None = None
+        self.waits = False
+        self._salts = 0
+        self._stateful = any(g.lifetime.form == "state" for g in cache.plan.groups.values())
+
+    @property
+    def length(self) -> int:
+        """Columns computed so far, padding included."""
+        return int(self.real.shape[1])
+
+    # -- prompts -------------------------------------------------------------------------------
+
+    def prompt(self, ids: Index | None, real: Bools) -> None:
+        """Let the rows stand where ``ids`` can go on from: what they hold, or what is published.
+
+        Args:
+            ids: int64[B, T], whole prompts; None: unknown, nothing is shared.
+            real: bool[B, T], which of the columns are tokens.
+
+        Raises:
+            CapacityError: more rows than ``max_sequences``, or longer than ``max_length``.
+            NeverFits: a prompt needs more pages than there are. The rows are empty then.
+
+        Cost: O(B T).
+        """
+        self.settle()
+        if ids is not None and self._goes_on(ids, real):
+            return
+        self.release()
+        try:
+            self._admit(ids, real)
+        except BaseException:
+            self.release()
+            raise
+
+    def _goes_on(self, ids: Index, real: Bools) -> bool:
+        """Whether ``ids`` begin with what the rows hold, column by column."""
+        length = self.length
+        if not 0 < length < ids.shape[1] or len(self.sequences) != len(ids) or not self.shares:
+            return False
+        if not np.array_equal(self.real, real[:, :length]):
+            return False
+        return all(
+            seq is None or np.array_equal(seq.tokens()[: seq.computed], row[:length][had])
+            for seq, row, had in zip(self.sequences, ids, self.real, strict=True)
+        )
+
+    def _admit(self, ids: Index | None, real: Bools) -> None:
+        self._check_room(len(real))
+        prompts = [self._ids(ids, row, mask) for row, mask in enumerate(real)]
+        self.sequences = self._sequences(prompts, reuse=self.shares and self.resumes)
+        starts = [self._start(*pair) for pair in zip(self.sequences, real, strict=True)]
+        start = min(starts)
+        if self._stateful and len(set(starts)) > 1:
+            self.release()
+            self.sequences, start = self._sequences(prompts, reuse=False), 0
+        self.real = real[:, :start].copy()
+
+    def _sequences(self, prompts: list[Index], *, reuse: bool) -> list[Sequence | None]:
+        """A sequence for each prompt, the same for equal ones; none for padding alone."""
+        made: dict[bytes, Sequence] = {}
+        for ids in prompts:
+            if ids.size and ids.tobytes() not in made:
+                self.sequences.append(self._enter(ids, reuse=reuse))
+                made[ids.tobytes()] = self.sequences[-1]  # type: ignore[assignment]
+        return [made.get(ids.tobytes()) for ids in prompts]
+
+    def _enter(self, ids: Index, *, reuse: bool) -> Sequence:
+        if self.shares:
+            return self.cache.admit(ids, reuse=reuse)
+        self._salts += 1
+        return self.cache.admit(ids, reuse=False, extra=[Salt(f"private {self._salts}")])
+
+    @staticmethod
+    def _ids(ids: Index | None, row: int, mask: Bools) -> Index:
+        count = int(np.count_nonzero(mask))
+        return np.full(count, row, np.int64) if ids is None else ids[row][mask]
+
+    @staticmethod
+    def _start(sequence: Sequence | None, real: Bools) -> int:
+        """First column a row has to compute: that of its first token that is not there."""
+        if sequence is None or not sequence.computed:
+            return 0
+        return int(np.flatnonzero(real)[sequence.computed])
+
+    def _check_room(self, rows: int) -> None:
+        if rows > self.cache.max_sequences:
+            why = "rows of the batch, beams included; see max_sequences of for_model"
+            raise CapacityError("batch size", rows, self.cache.max_sequences, why)
+
+    # -- passes --------------------------------------------------------------------------------
+
+    def begin(self, ids: Index | None, real: Bools) -> Pass:
+        """Open the pass that computes new columns.
+
+        Args:
+            ids: int64[B, q]; None: unknown.
+            real: bool[B, q], which of them are tokens.
+
+        Raises:
+            LengthError: another batch size than the rows have.
+            OutOfPages: too few pages; nothing was written, and the rows are empty.
+            StepError: ids other than those the prompt was said to have.
+
+        Cost: O(B (length + q)).
+        """
+        self.settle()
+        if not self.sequences:
+            self._check_room(len(real))
+            self.sequences = [None] * len(real)
+            self.real = np.ones((len(real), 0), np.bool_)
+        if len(real) != len(self.sequences):
+            why = "as many rows as the batch began with; reset() begins another"
+            had = len(self.sequences)
+            raise LengthError("batch size", len(real), had, had, why)
+        try:
+            self.now = self._open(ids, real)
+        except BaseException:
+            self.release()
+            raise
+        return self.now
+
+    def _open(self, ids: Index | None, real: Bools) -> Pass:
+        before, past = self.real.sum(axis=1), self.length
+        news = [self._ids(ids, row, mask) for row, mask in enumerate(real)]
+        self._part(news)
+        counts: dict[Sequence, int] = {}
+        leader: dict[Sequence, int] = {}
+        for row, (sequence, start, new) in enumerate(
+            zip(self.sequences, before.tolist(), news, strict=True)
+        ):
+            if sequence is not None and sequence not in counts:
+                counts[sequence] = self._tell(sequence, start, new)
+                leader[sequence] = row
+        order = {sequence: number for number, sequence in enumerate(counts)}
+        owner = np.array([-1 if s is None else order[s] for s in self.sequences], np.int64)
+        taken = [self._columns(real, leader[s], count) for s, count in counts.items()]
+        step = self._extend(counts)
+        return Pass(
+            step,
+            list(counts),
+            owner,
+            np.array([*leader.values()], np.int64),
+            np.concatenate([self.real, real], axis=1),
+            past,
+            np.concatenate(taken) if taken else np.zeros(0, np.int64),
+            self.cache.plan.page_size,
+        )
+
+    def _part(self, news: list[Index]) -> None:
+        """Give rows that were equal and go different ways sequences of their own."""
+        seen: dict[Any, Sequence] = {}
+        taken: set[Sequence] = set()
+        for row, (sequence, new) in enumerate(zip(self.sequences, news, strict=True)):
+            if not new.size and sequence is None:
+                continue
+            key = (sequence, new.tobytes())
+            if key not in seen:
+                if sequence is None:
+                    seen[key] = self._enter(new, reuse=False)
+                else:
+                    seen[key] = self.cache.fork(sequence)[0] if sequence in taken else sequence
+                    taken.add(sequence)
+            self.sequences[row] = seen[key]
+
+    def _tell(self, sequence: Sequence, start: int, new: Index) -> int:
+        """Let ``sequence`` know its new ids from position ``start`` on; how many it computes."""
+        known = sequence.length - start
+        if known > 0 and not np.array_equal(sequence.tokens()[start:][: new.size], new[:known]):
+            raise StepError("these are not the ids that prompt() was told; call it again with them")
+        if known < new.size:
+            self.cache.learn(sequence, new[known:])
+        end = start + new.size
+        count = max(0, end - sequence.computed)
+        if self._stateful and self.resumes and count > 1 and end % self.cache.plan.page_size == 0:
+            self.cache.keep(sequence, end)
+        return count
+
+    @staticmethod
+    def _columns(real: Bools, row: int, count: int) -> Index:
+        """The last ``count`` tokens among the new columns of ``row``, counted over the batch."""
+        columns: Index = np.flatnonzero(real[row]) + row * real.shape[1]
+        return columns[columns.size - count :]
+
+    def _extend(self, counts: dict[Sequence, int]) -> Step | None:
+        if not any(counts.values()):
+            return None
+        return self.cache.extend(list(counts), list(counts.values()))
+
+    def end(self, cut: int = 0) -> None:
+        """Close the pass: what it computed counts, but for its last ``cut`` columns. O(rows)."""
+        now = self.now
+        assert now is not None
+        length = now.real.shape[1] - cut
+        if now.step is not None:
+            gone = now.real[now.leader, length:].sum(axis=1)
+            kept = np.maximum(now.step.counts - gone, 0)
+            self.cache.commit(now.step, kept=kept.tolist() if cut else None)
+        self.now, self.real = None, now.real[:, :length]
+        for sequence in now.sequences if cut else ():
+            self.cache.truncate(sequence, sequence.computed)
+
+    def settle(self) -> None:
+        """Close a pass that still waits for `crop`; one whose model failed takes the rows along."""
+        if self.now is not None and self.now.done:
+            self.end()
+        elif self.now is not None:
+            self.release()
+
+    # -- what generate() does to rows ----------------------------------------------------------
+
+    def crop(self, count: int) -> None:
+        """Take the last ``count`` columns back.
+
+        Raises:
+            LengthError: more than there are.
+            RollbackUnsupported: a window or a state does not reach so far back.
+
+        Cost: O(rows + pages given back).
+        """
+        if count > self.length + (self.now.new if self.now else 0):
+            raise LengthError("columns to remove", count, 0, self.length)
+        if self.now is not None:
+            cut = min(count, self.now.new)
+            self.end(cut)
+            count -= cut
+        if count and self._stateful:
+            raise RollbackUnsupported("state", self.length)
+        length = self.length - count
+        for sequence, gone in zip(self.sequences, self.real[:, length:].sum(axis=1), strict=True):
+            if gone and sequence is not None and sequence.length > sequence.computed - gone:
+                self.cache.truncate(sequence, sequence.computed - int(gone))
+        self.real = self.real[:, :length]
+
+    def select(self, index: Index) -> None:
+        """Let row i be what row ``index[i]`` was: beams, copies, or fewer rows. O(rows).
+
+        Raises:
+            CapacityError: more rows than ``max_sequences``.
+        """
+        self.settle()
+        self._check_room(index.size)
+        chosen = [self.sequences[at] for at in index.tolist()]
+        for sequence in {s for s in self.sequences if s is not None} - set(chosen):
+            self.cache.release(sequence)
+        self.sequences, self.real = chosen, self.real[index]
+
+    def release(self) -> None:
+        """Let all rows go; pages that are published stay to be found again. O(pages)."""
+        if self.now is not None and self.now.step is not None:
+            self.cache.abort(self.now.step)
+        for sequence in {s for s in self.sequences if s is not None}:
+            self.cache.release(sequence)
+        self.sequences, self.now = [], None
+        self.real = np.ones((0, 0), np.bool_)

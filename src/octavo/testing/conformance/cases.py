@@ -1,0 +1,159 @@
+"""The grid: which calls a kernel is tried with, plain ones first; knows no arrays."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SCENES = ("decode", "prefill", "decodes", "mixed")
+SCALES = ("number", "head", "channel", "token")
+KEYWORDS = frozenset(
+    {"scale", "softcap", "window", "sink_tokens", "sink_logits", "causal", "return_lse"}
+    | {"v_dim", "kv_dtype"}
+)
+"""Keywords of `paged_attention` that a kernel may lack: ``v_dim`` stands for latent caches."""
+FEATURES = KEYWORDS | {"prefill", "strided"}
+"""And what else it may lack: several queries a row, pages that lie apart."""
+
+
+class Rule(NamedTuple):
+    """What decides how queries attend.
+
+    Attributes:
+        options: keywords of `paged_attention`, but for arrays.
+        dropping: whether a window's pages come from a group of its own, which drops what it no
+            longer sees, and not from the full group.
+        sink_logits: whether there are some.
+        latent: whether keys and values are one row.
+    """
+
+    options: dict[str, Any]
+    dropping: bool = False
+    sink_logits: bool = False
+    latent: bool = False
+
+    @property
+    def features(self) -> set[str]:
+        """Keywords that a kernel must have to be tried with this."""
+        named = set(self.options) | ({"sink_logits"} if self.sink_logits else set())
+        return named | ({"v_dim"} if self.latent else set())
+
+
+class Case(NamedTuple):
+    """One call.
+
+    Attributes:
+        rule: how queries attend.
+        scene: kinds of rows: of `SCENES`.
+        page_size: tokens a page holds.
+        heads, kv_heads: query and key/value heads.
+        k_dim, v_dim: elements of a head; of a latent row: of the row, and of its value.
+        dtype: octavo's name of the query's element type.
+        order: ``token`` or ``head``.
+        strided: whether pages lie apart in memory, as in a packed plan.
+        lse: whether the lse is asked for.
+        scales: of quantised caches: one ``number``, one a ``head``, ``channel`` or ``token``.
+        seed: of the numbers.
+    """
+
+    rule: Rule
+    scene: str
+    page_size: int
+    heads: int
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    dtype: str
+    order: str
+    strided: bool
+    lse: bool
+    scales: str
+    seed: int
+
+    def __str__(self) -> str:
+        rule = self.rule
+        told = [f"{name} {value}" for name, value in rule.options.items()]
+        told += ["window group"] * rule.dropping + ["sink logits"] * rule.sink_logits
+        told += ["latent"] * rule.latent
+        told += [f"scales by {self.scales}"] * ("kv_dtype" in rule.options)
+        told += ["pages apart"] * self.strided + ["lse"] * self.lse
+        shape = f"{self.heads}:{self.kv_heads} heads of {self.k_dim} and {self.v_dim}"
+        what = (
+            f"{self.scene}, page size {self.page_size}, {shape}, {self.dtype}, {self.order}-major"
+        )
+        return ", ".join([what, *told])
+
+
+def rules(page_size: int, kv_dtypes: Sequence[str] = ()) -> tuple[Rule, ...]:
+    """Ways to attend, the plain ones first; windows around the size of a page. O(1)."""
+    size = page_size
+    together = {"window": 7, "sink_tokens": 4, "softcap": 5.0, "scale": 0.3}
+    return (
+        Rule({}),
+        Rule({"scale": 0.3}),
+        Rule({"window": 1}),
+        *(Rule({"window": size}, dropping=dropping) for dropping in (False, True)),
+        *(Rule({"window": size + 1}, dropping=dropping) for dropping in (False, True)),
+        Rule({"window": 100 * size}),
+        Rule({"window": size + 2, "sink_tokens": 2}),
+        Rule({"window": size + 2, "sink_tokens": 2}, dropping=True),
+        Rule({"window": 3, "sink_tokens": size + 3}, dropping=True),
+        Rule({"softcap": 2.0}),
+        Rule({}, sink_logits=True),
+        Rule(together, sink_logits=True),
+        Rule(together, sink_logits=True, dropping=True),
+        Rule({"causal": False}),
+        Rule({"causal": False, "window": 6}),
+        Rule({"scale": 0.3}, latent=True),
+        Rule({"scale": 0.3, "window": size + 1}, dropping=True, latent=True),
+        *(Rule({"kv_dtype": name}) for name in kv_dtypes),
+    )
+
+
+class Grid(NamedTuple):
+    """What is combined: rules, scenes and page sizes with each other; the rest is dealt to them.
+
+    Attributes:
+        page_sizes, orders, dtypes, heads, dims, kv_dtypes, rounds: as of `check_kernel`.
+        features: of `FEATURES`, those the kernel has.
+    """
+
+    page_sizes: Sequence[int]
+    orders: Sequence[str]
+    dtypes: Sequence[str]
+    heads: Sequence[tuple[int, int]]
+    dims: Sequence[tuple[int, int]]
+    kv_dtypes: Sequence[str]
+    features: frozenset[str]
+    rounds: int
+
+    def cases(self) -> Iterator[Case]:
+        """All of them, in the same order every time. O(cases)."""
+        scenes = SCENES if "prefill" in self.features else ("decode", "decodes")
+        deals = self._deals()
+        tables = {size: rules(size, self.kv_dtypes) for size in self.page_sizes}
+        rounds = range(self.rounds)
+        numbers = range(min(map(len, tables.values()), default=0))
+        places = product(rounds, numbers, scenes, self.page_sizes)
+        for seed, (_, number, scene, page_size) in enumerate(places):
+            rule = tables[page_size][number]
+            if rule.features <= self.features:
+                yield _case(rule, scene, page_size, next(deals), seed)
+
+    def _deals(self) -> Iterator[tuple[Any, ...]]:
+        """Heads, dims, dtype, order, strided, lse, scales: combinations at random, all in turn."""
+        strided = (False, True) if "strided" in self.features else (False,)
+        lse = (False, True) if "return_lse" in self.features else (False,)
+        axes = (self.heads, self.dims, self.dtypes, self.orders, strided, lse, SCALES)
+        deck, rng = list(product(*axes)), np.random.default_rng(0)
+        while True:
+            yield from (deck[number] for number in rng.permutation(len(deck)))
+
+
+def _case(rule: Rule, scene: str, page_size: int, deal: tuple[Any, ...], seed: int) -> Case:
+    (heads, kv_heads), (k_dim, v_dim), dtype, order, strided, lse, scales = deal
+    if rule.latent:
+        kv_heads, k_dim = 1, v_dim + 8
+    shape = (heads, kv_heads, k_dim, v_dim)
+    return Case(rule, scene, page_size, *shape, dtype, order, strided, lse, scales, seed)

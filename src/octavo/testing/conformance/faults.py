@@ -1,0 +1,165 @@
+"""What is usually wrong with a kernel: the oracle asked for answers to questions nobody put.
+
+A kernel whose answer equals one of these has most likely that fault.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import log, sqrt
+from typing import Any
+
+import numpy as np
+
+from octavo.attention.oracle import Attended
+from octavo.table import Step
+from octavo.testing.conformance.trials import Trial
+
+
+def suspects(trial: Trial) -> Iterator[tuple[str, Attended]]:
+    """Faults that could show in ``trial``: what the kernel does, and its answer then.
+
+    Cost: one answer of the oracle each.
+    """
+    with np.errstate(all="ignore"):
+        for told, wrong in _wrong_questions(trial):
+            try:
+                answer = wrong.reference()
+            except (IndexError, ValueError):  # it would read what is not there
+                continue
+            yield told, answer
+        yield _wrong_heads(trial)
+        yield from _wrong_sums(trial)
+
+
+def _wrong_questions(trial: Trial) -> Iterator[tuple[str, Trial]]:
+    if trial.case.rule.latent:
+        yield "takes values from the end of a latent row", _values_at_the_end(trial)
+    for told, changed in _wrong_options(trial):
+        yield told, trial._replace(options={**trial.options, **changed})
+    for told, step in _wrong_steps(trial):
+        yield told, trial._replace(step=step)
+    if trial.options.get("window") is None:
+        size = trial.case.page_size
+        step = replace(trial.step, context=-(-trial.step.context // size) * size)
+        blind = {**trial.options, "causal": False}
+        yield (
+            "sees its last page whole, beyond the context",
+            trial._replace(step=step, options=blind),
+        )
+
+
+def _wrong_options(trial: Trial) -> Iterator[tuple[str, dict[str, Any]]]:
+    options, case = trial.options, trial.case
+    if (window := options.get("window")) is not None:
+        sinks = options.get("sink_tokens", 0)
+        yield f"sees {_keys(window + 1)} where the window is {window}", {"window": window + 1}
+        if window > 1:
+            yield f"sees {_keys(window - 1)} where the window is {window}", {"window": window - 1}
+        yield "ignores the window", {"window": None, "sink_tokens": 0}
+        if sinks:
+            yield "ignores the sink tokens", {"sink_tokens": 0}
+        if 0 < sinks < window:
+            yield "counts the sink tokens within the window", {"window": window - sinks}
+    if options.get("causal", True):
+        yield "is not causal: queries see later keys", {"causal": False}
+    else:
+        yield "is causal where it must not be", {"causal": True}
+    yield from _wrong_scores(options, case.k_dim, case.v_dim)
+    if "kv_dtype" in options:
+        keys, values = options["key_scale"], options["value_scale"]
+        yield "ignores key_scale", {"key_scale": 1.0}
+        yield "ignores value_scale", {"value_scale": 1.0}
+        yield "takes value_scale for key_scale", {"key_scale": values}
+        yield "takes key_scale for value_scale", {"value_scale": keys}
+
+
+def _keys(count: int) -> str:
+    return f"{count} key" if count == 1 else f"{count} keys"
+
+
+def _wrong_scores(options: Any, k_dim: int, v_dim: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    scale, cap = options.get("scale"), options.get("softcap")
+    if scale is not None:
+        yield "ignores the scale it is given", {"scale": 1 / sqrt(k_dim)}
+    factor = 1 / sqrt(k_dim) if scale is None else scale
+    yield "does not scale the scores", {"scale": 1.0}
+    yield "scales the scores twice", {"scale": factor**2}
+    yield "takes the scale from v_dim", {"scale": 1 / sqrt(v_dim)}
+    if cap is not None:
+        yield "ignores the softcap", {"softcap": None}
+        yield "caps the scores before it scales them", {"softcap": cap * factor}
+    if "sink_logits" in options:
+        yield "ignores the sink logits", {"sink_logits": None}
+        yield "scales the sink logits", {"sink_logits": options["sink_logits"] * factor}
+
+
+def _wrong_steps(trial: Trial) -> Iterator[tuple[str, Step]]:
+    """Rows that stand elsewhere, or read other pages."""
+    step, view, name = trial.step, trial.view, trial.options.get("group")
+
+    def with_table(table: Any, **changed: Any) -> Step:
+        found = next(key for key in step.groups if name is None or key == name)
+        groups = {**step.groups, found: view._replace(table=table)}
+        return replace(step, groups=groups, **changed)
+
+    yield "does not let a query see its own key", replace(step, context=step.context - 1)
+    yield (
+        "counts positions from the first query: the keys before the step are not aligned",
+        replace(step, context=step.counts.copy()),
+    )
+    yield "reads the page table of the row before", with_table(np.roll(view.table, 1, axis=0))
+    yield "reads the page table of the row behind", with_table(np.roll(view.table, -1, axis=0))
+    yield (
+        "reads the first row's page table for every row",
+        with_table(view.table[:1].repeat(len(view.table), 0)),
+    )
+    columns = np.arange(view.table.shape[1], dtype=np.int32)
+    yield "takes a row's pages for consecutive", with_table(view.table[:, :1] + columns)
+    yield "reads a row's pages in the wrong order", with_table(_reversed(trial))
+    busy = np.flatnonzero(step.counts)
+    if 0 < busy.size < step.counts.size:
+        order = np.arange(step.counts.size)
+        order[busy] = np.arange(busy.size)
+        yield "does not skip the page tables of rows that sit out", with_table(view.table[order])
+
+
+def _values_at_the_end(trial: Trial) -> Trial:
+    axis = 1 if trial.case.order == "head" else 2
+    keys = np.expand_dims(trial.keys, axis)
+    options = {name: value for name, value in trial.options.items() if name != "v_dim"}
+    return trial._replace(keys=keys, values=keys[..., -trial.case.v_dim :], options=options)
+
+
+def _reversed(trial: Trial) -> Any:
+    table = trial.view.table.copy()
+    for row, context in zip(table, trial.step.context.tolist(), strict=True):
+        used = -(-context // trial.case.page_size)
+        row[:used] = row[:used][::-1]
+    return table
+
+
+def _wrong_heads(trial: Trial) -> tuple[str, Attended]:
+    """Query head h reads key/value head h % kv_heads, and not h // (H / kv_heads)."""
+    case = trial.case
+    order = np.arange(case.heads).reshape(-1, case.kv_heads).T.ravel()
+    options = dict(trial.options)
+    if "sink_logits" in options:
+        options["sink_logits"] = options["sink_logits"][order]
+    answer = trial._replace(query=trial.query[:, order], options=options).reference()
+    back = np.argsort(order)
+    told = "lets query head h read key/value head h % kv_heads, not h // (heads / kv_heads)"
+    return told, Attended(answer.out[:, back], answer.lse[:, back])
+
+
+def _wrong_sums(trial: Trial) -> Iterator[tuple[str, Attended]]:
+    """Right weights, wrong lse."""
+    if not trial.case.lse:
+        return
+    right = trial.reference()
+    yield "gives the lse to base 2", right._replace(lse=right.lse / log(2))
+    if "sink_logits" in trial.options:
+        sinks = trial.options["sink_logits"]
+        yield (
+            "counts the sink logits in the lse",
+            right._replace(lse=np.logaddexp(right.lse, sinks)),
+        )

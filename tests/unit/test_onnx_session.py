@@ -1,0 +1,257 @@
+"""PagedSession: what it refuses before anything is written, and that it writes in place."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+import octavo
+from octavo.errors import CapacityError, LengthError, PlanError, TokenError, UnsupportedModel
+from octavo.integrations.onnx import Decoder, PagedSession, export_decoder
+from octavo.spec import Attention, Latent, State
+from octavo.testing import freeze
+
+SIZES = {"vocab": 50, "hidden": 16, "layers": 2, "heads": 2, "mlp": 16, "max_length": 64}
+DECODER = Decoder(**SIZES, kind=Attention(1, 16, 16))
+LATENT = Decoder(**SIZES, kind=Latent(24, 16), nope_dim=8, v_dim=8)
+
+
+def planned(spec=DECODER.spec, **options):
+    """A small plan in fp32."""
+    return octavo.plan(spec, "64KiB", **({"dtype": "fp32"} | options))
+
+
+def exported(decoder=DECODER, **options):
+    """A decoder of standard operators in fp32."""
+    chosen = {"dtype": "fp32", "operators": "standard"} | options
+    return export_decoder(decoder, decoder.random_weights(), **chosen)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The decoder's graph."""
+    return exported()
+
+
+def spec_of(*layers):
+    """A model of these layers."""
+    return octavo.ModelSpec("mixed", layers, 64)
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (planned(layout="slab"), "layout is 'slab'; .*layout='component'"),
+        (planned(spec_of(DECODER.kind, State(4))), "layout is 'packed'; .*layout='component'"),
+        (planned(order="head"), "order is 'head'; .* order 'token'"),
+        (planned(page_size=8), "page_size is 8; onnxruntime takes multiples of 16"),
+        (planned(page_size=48), "page_size is 48; onnxruntime takes powers of two"),
+        (planned(dtype="int8"), "dtype is 'int8'; exported graphs keep one of fp32, fp16, bf16"),
+        (octavo.Plan.from_pages(9, 16), "plan is .*; it must come from octavo.plan"),
+        (
+            planned(spec_of(DECODER.kind, State(4)), layout="component"),
+            r"groups is \['full', 'state'\]; one table addresses all layers",
+        ),
+        (
+            planned(spec_of(DECODER.kind, replace(DECODER.kind, window=8)), layout="component"),
+            r"groups is \['full', 'window_8'\]",
+        ),
+        (planned(spec_of(Attention(2, 16, 16)), tp=2), r"tp and pp is \(2, 0\)"),
+        (planned(spec_of(Latent(24, 16, 8))), "component is 'indexer'"),
+    ],
+)
+def test_plans_it_cannot_drive(model, plan, message):
+    """Another layout, order, page size or element type is refused by its name."""
+    with pytest.raises(PlanError, match=message):
+        PagedSession(model, plan)
+
+
+def test_graph_of_another_plan(model):
+    """Caches of other layers, heads, channels or element types are refused by input."""
+    wide = Decoder(**SIZES, kind=Attention(1, 32, 32))
+    deep = Decoder(**(SIZES | {"layers": 3}), kind=DECODER.kind)
+
+    with pytest.raises(PlanError, match=r"shape of key_cache.0 is .*32.*the plan's is \(.*, 16\)"):
+        PagedSession(exported(wide), planned())
+    with pytest.raises(PlanError, match="input of the graph is 'key_cache.2'; the plan has key_c"):
+        PagedSession(exported(deep), planned())
+    with pytest.raises(PlanError, match="the plan's key_cache.2 is missing"):
+        PagedSession(model, planned(deep.spec))
+    with pytest.raises(PlanError, match="input of the graph is 'key_cache.0'"):
+        PagedSession(model, planned(LATENT.spec))
+    with pytest.raises(PlanError, match="dtype of key_cache.0 is 'FLOAT'; the plan's is BFLOAT16"):
+        PagedSession(model, planned(dtype="bf16"))
+
+
+def test_graph_without_an_output(model):
+    """A graph that does not put out what it wrote is refused."""
+    spoiled = onnx.ModelProto()
+    spoiled.CopyFrom(model)
+    del spoiled.graph.output[-1]
+
+    with pytest.raises(PlanError, match="outputs of the graph is .*; value_cache_out.1 is missing"):
+        PagedSession(spoiled, planned())
+
+
+def test_what_is_no_model_or_runtime(model):
+    """A path, or a runtime that is not there, is refused by name."""
+    with pytest.raises(PlanError, match="model is 'str'; it must be an onnx.ModelProto"):
+        PagedSession("decoder.onnx", planned())
+    with pytest.raises(PlanError, match="runtime is 'cuda'; it must be 'onnxruntime' or 'refer"):
+        PagedSession(model, planned(), runtime="cuda")
+
+
+def test_missing_kernel_is_named():
+    """PagedAttention on the CPU: the node that has no kernel, as octavo's own error."""
+    with pytest.raises(UnsupportedModel, match=r"implementation for PagedAttention\(1\)"):
+        PagedSession(exported(operators="paged", dtype="fp16"), planned(dtype="fp16"))
+
+
+def opened(model, tokens=range(20), count=20):
+    """A session, and the first step of a sequence."""
+    plan = planned()
+    cache = octavo.Cache(plan)
+    return PagedSession(model, plan), cache, cache.extend(cache.admit(tokens), count)
+
+
+def unchanged(session, step, error, message):
+    """Whether ``step`` is refused with no page and no array of it changed."""
+    before = {name: pages.tobytes() for name, pages in session.caches.items()}
+    arrays = freeze(step)
+    with pytest.raises(error, match=message):
+        session.run(step)
+    assert before == {name: pages.tobytes() for name, pages in session.caches.items()}
+    assert arrays == freeze(step)
+
+
+def test_token_outside_the_vocabulary(model):
+    """Refused by index and value, before anything is written."""
+    session, _, step = opened(model)
+    step.input_ids[3] = 50
+
+    unchanged(session, step, TokenError, r"token 3 is 50; token ids are ints in 0..49")
+
+
+@pytest.mark.parametrize("ids", [np.zeros(20, np.int64), np.zeros(19, np.int32)])
+def test_ids_of_another_shape(model, ids):
+    """Ids an engine put in the step's place are int32, one a token."""
+    session, _, step = opened(model)
+    step.input_ids = ids
+
+    unchanged(session, step, LengthError, r"input_ids is .*; .*the step's are int32\[20\]")
+
+
+def test_what_is_no_step(model):
+    """What is no step is refused."""
+    with pytest.raises(LengthError, match="step is None; .*what Cache.extend returned"):
+        opened(model)[0].run(None)
+
+
+def test_position_beyond_the_tables(model):
+    """A context longer than the rotary tables is refused."""
+    plan = planned(replace(DECODER.spec, max_length=200))
+    cache = octavo.Cache(plan)
+    step = cache.extend(cache.admit([1] * 65), 65)
+
+    unchanged(PagedSession(model, plan), step, LengthError, "context is 65; .* at most 64")
+
+
+def test_step_of_another_cache(model):
+    """Pages the plan has not are refused."""
+    session, _, step = opened(model)
+    step.group().table[0, 1] = session.plan.num_pages
+
+    message = f"page is {session.plan.num_pages}, at most {session.plan.num_pages - 1} is possible"
+    unchanged(session, step, CapacityError, message)
+
+
+def test_missing_page(model):
+    """A page a query sees and the table has not is refused, as by every index format."""
+    session, _, step = opened(model)
+    step.group().table[0, 1] = 0
+
+    unchanged(session, step, LengthError, "page")
+
+
+def test_pages_are_written_in_place(model):
+    """The step's 20 tokens change in two pages, and nothing else; the arrays stay in place."""
+    session, cache, step = opened(model)
+    places = {name: pages.ctypes.data for name, pages in session.caches.items()}
+    for pages in session.caches.values():
+        pages[:] = 7
+    cache_before = freeze(cache)
+    session.run(step)
+    page, offset = np.divmod(step.group().slots, 16)
+    for name, pages in session.caches.items():
+        assert places[name] == pages.ctypes.data
+        assert (pages[page, offset] != 7).any(axis=(1, 2)).all()
+        pages[page, offset] = 7
+        assert (pages == 7).all()
+    assert cache_before == freeze(cache)
+
+
+def test_running_a_step_again_changes_nothing(model):
+    """A step that failed on the way can be run once more: the same logits, the same pages."""
+    session, _, step = opened(model)
+    first = session.run(step)
+    pages = {name: array.copy() for name, array in session.caches.items()}
+
+    assert np.array_equal(first, session.run(step))
+    assert all(np.array_equal(pages[name], array) for name, array in session.caches.items())
+
+
+def test_caches_are_those_of_the_plan(model):
+    """Arrays of the plan's own shapes and bytes; a latent row is that of one head."""
+    for decoder, graph in ((DECODER, model), (LATENT, exported(LATENT))):
+        plan = planned(decoder.spec)
+        caches = PagedSession(graph, plan).caches.values()
+        wanted = [(t.shape[:2], t.bytes) for t in plan.tensors]
+        assert wanted == [(array.shape[:2], array.nbytes) for array in caches]
+    assert all(array.shape[2:] == (1, 40) for array in caches)
+
+
+def test_rows_of_a_batch(model):
+    """A batch's steps give what those of single sequences give."""
+    plan, found = planned(), []
+    for grouped in (False, True):
+        cache, session = octavo.Cache(plan), PagedSession(model, plan)
+        rows = [cache.admit([number] * 20) for number in (1, 2)]
+        steppable = cache.batch(rows) if grouped else rows
+        for counts in ([20, 13], [1, 7], [1, 1]):
+            step = cache.extend(steppable, counts)
+            logits = session.run(step)
+            found.append(logits)
+            cache.commit(step, logits[step.last].argmax(axis=-1))
+
+    assert all(np.array_equal(a, b) for a, b in zip(found[:3], found[3:], strict=True))
+
+
+def answers(model, prompts, count):
+    """Greedy answers in one cache, two rows at a time; each a token longer than the last."""
+    plan = planned()
+    cache, session = octavo.Cache(plan, max_sequences=2), PagedSession(model, plan)
+    waiting, running, done = list(enumerate(prompts)), [], {}
+    while waiting or running:
+        while waiting and len(running) < 2:
+            number, prompt = waiting.pop(0)
+            running.append((number, cache.admit(prompt)))
+        rows = [row for _, row in running]
+        step = cache.extend(rows, [min(9, row.length - row.computed) for row in rows])
+        logits = session.run(step)
+        cache.commit(step, logits[step.last].argmax(axis=-1))
+        for number, row in [*running]:
+            if row.length == len(prompts[number]) + count + number:
+                done[number] = row.tokens()[-count - number :].tolist()
+                cache.release(row)
+                running.remove((number, row))
+    return [done[number] for number in range(len(prompts))]
+
+
+def test_continuous_batching(model):
+    """Rows that come and go, in chunks and with prefix hits, answer as each does alone."""
+    base = list(range(20))
+    prompts = [base, [5, 4, 3], [*base, 9], [*base[:17], 30, 31], [8] * 18]
+    alone = [answers(model, [prompt], 4 + number)[0] for number, prompt in enumerate(prompts)]
+
+    assert alone == answers(model, prompts, 4)
