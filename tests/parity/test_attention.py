@@ -1,5 +1,7 @@
 """Every backend against the oracle: the conformance suite, and what only torch has."""
 
+from functools import wraps
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,19 @@ from octavo.testing import check_kernel
 
 BRIDGES = {(): {}, ("torch",): {"to": torch.from_numpy}}
 """How backends take arrays, by what they require."""
+
+
+def with_fp8_tensors(attend):
+    """A torch backend that takes fp8 caches as the bytes that NumPy has."""
+
+    @wraps(attend)
+    def called(query, key_cache, value_cache, step, **options):
+        caches = [key_cache, value_cache]
+        if options.get("kv_dtype") == "fp8":
+            caches = [cache.view(torch.float8_e4m3fn) for cache in caches]
+        return attend(query, *caches, step, **options)
+
+    return called
 
 
 def as_float_type(dtype):
@@ -42,6 +57,8 @@ def test_backends_conform(backend):
     attend = backend.load().paged_attention
     rounds = 1 if attend is oracle.paged_attention else 3
     bridge = BRIDGES[backend.requires]
+    if backend.requires == ("torch",):
+        attend = with_fp8_tensors(attend)
     dtypes = [name for name in ("fp32", "fp64") if name in (backend.dtypes or (name,))]
     report = check_kernel(attend, orders=backend.orders, dtypes=dtypes, rounds=rounds, **bridge)
 

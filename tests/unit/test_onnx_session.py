@@ -162,7 +162,7 @@ def test_step_of_another_cache(model):
     session, _, step = opened(model)
     step.group().table[0, 1] = session.plan.num_pages
 
-    message = f"page is {session.plan.num_pages}, at most {session.plan.num_pages - 1} is possible"
+    message = f"is {session.plan.num_pages}, at most {session.plan.num_pages - 1} is possible"
     unchanged(session, step, CapacityError, message)
 
 

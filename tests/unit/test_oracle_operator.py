@@ -289,6 +289,8 @@ REFUSED = [
     ({"kv_num_heads": 0}, lambda i: {}, "kv_num_heads is 0"),
     ({"local_window_size": 0}, lambda i: {}, "local_window_size is 0"),
     ({"softcap": -1.0}, lambda i: {}, "softcap is -1.0"),
+    ({"softcap": "x"}, lambda i: {}, "softcap is 'x'"),
+    ({"qk_norm_epsilon": None}, lambda i: {}, "qk_norm_epsilon is None"),
     ({"scale": np.nan}, lambda i: {}, "scale is nan"),
     ({"is_causal": 2}, lambda i: {}, "is_causal is 2"),
     ({"qk_norm_epsilon": 0.0}, lambda i: {}, "qk_norm_epsilon is 0.0"),
