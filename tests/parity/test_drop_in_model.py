@@ -13,7 +13,7 @@ STORY = (
     "The old lighthouse keeper had three rules. First, the lamp is lit before the sun is gone. "
     "Second, nobody sleeps while it burns. Third, "
 )
-PROMPTS = [STORY + "every ship that passes is written down in", STORY + "no letter", STORY + "the"]
+PROMPTS = [STORY + "every ship that passes is written down in", STORY + "no letter"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def tokens(loaded, cache, ids, mask, **options):
         ids,
         attention_mask=mask,
         cache=cache,
-        max_new_tokens=options.pop("new", 16),
+        max_new_tokens=options.pop("new", 8),
         do_sample=False,
         eos_token_id=None,
         pad_token_id=0,
@@ -56,23 +56,20 @@ def tokens(loaded, cache, ids, mask, **options):
     )
 
 
-@pytest.mark.parametrize("attention", ["gathered", "in place"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"num_beams": 4, "new": 8}, {"prefill_chunk_size": 16}, {"prompt_lookup_num_tokens": 4}],
+    [{}, {"num_beams": 4, "new": 4}, {"prefill_chunk_size": 16}, {"prompt_lookup_num_tokens": 4}],
     ids=["batch", "beams", "chunks", "lookup"],
 )
-def test_tokens_are_those_of_transformers_own_cache(loaded, cache, batch, options, attention):
+def test_tokens_are_those_of_transformers_own_cache(loaded, cache, batch, options):
     """A padded batch whose rows share a beginning, and one row where drafts are looked up."""
-    rows = slice(1) if "prompt_lookup_num_tokens" in options else slice(None)
+    rows = slice(1) if options.keys() & {"prompt_lookup_num_tokens", "num_beams"} else slice(None)
     ids, mask = batch[0][rows], batch[1][rows]
     expected = tokens(loaded, DynamicCache(config=loaded.model.config), ids, mask, **options)
-    if attention == "gathered":
-        found = tokens(loaded, cache, ids, mask, **options)
-    else:
+    assert torch.equal(tokens(loaded, cache, ids, mask, **options), expected)
+    if not options:
         with cache.attend():
-            found = tokens(loaded, cache, ids, mask, **options)
-    assert torch.equal(found, expected)
+            assert torch.equal(tokens(loaded, cache, ids, mask), expected)
 
 
 def test_a_second_turn_computes_the_turn_alone(loaded, cache, batch):
