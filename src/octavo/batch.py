@@ -53,6 +53,7 @@ class Batch:
         self._lengths: NDArray[np.int32] | None = None
         self._stride: Any = None
         self._changes: list[list[Change]] = [[] for _ in names]
+        self._told: tuple[dict[str, list[Change]], ...] = ({}, {})
 
     def __len__(self) -> int:
         """Rows."""
@@ -148,7 +149,12 @@ class Batch:
             if changes:
                 found[self._names[group]] = changes
                 self._changes[group] = []
+        self._told = (self._told[1], found)
         return found
+
+    def _leads_to(self, earlier: dict[str, list[Change]] | None, later: object) -> bool:
+        """Whether ``later`` is all that changed since ``earlier`` was taken. O(groups)."""
+        return self._told[0] is earlier and self._told[1] is later and not any(self._changes)
 
     def _snapshot(self) -> tuple[Sequence, ...]:
         """The sequences now, by row. O(rows) once after a change."""

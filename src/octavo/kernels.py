@@ -29,6 +29,7 @@ class Kernel(NamedTuple):
 
 KERNELS = {
     "flash_attn": Kernel(multiple=256, dim_multiple=8, order="token"),
+    "flash_attn_3": Kernel(dim_multiple=8, order="token"),
     "flashinfer": Kernel(dim_multiple=8),
     "int32": Kernel(bits=32),
     "onnxruntime": Kernel(multiple=16, power_of_two=True, dim_multiple=8, order="token"),
@@ -36,9 +37,10 @@ KERNELS = {
     "vllm": Kernel(multiple=16, dim_multiple=8, order="token"),
     "vllm_cpu": Kernel(multiple=32, dim_multiple=8, order="token"),
 }
-"""flash_attn: FlashAttention 2 with a block table. int32: any that computes offsets in 32 bits.
-onnxruntime: com.microsoft.PagedAttention. tensorrt: TensorRT-LLM, tokens_per_block. vllm: its CUDA
-backends, block_size; vllm_cpu: its paged kernels for processors."""
+"""flash_attn: FlashAttention 2 with a block table; flash_attn_3: its successor, with any page.
+int32: any that computes offsets in 32 bits. onnxruntime: com.microsoft.PagedAttention. tensorrt:
+TensorRT-LLM, tokens_per_block. vllm: its CUDA backends, block_size; vllm_cpu: its paged kernels for
+processors."""
 
 
 def check_kernel(name: str, page_size: int, order: Order, stages: Iterable[ModelSpec]) -> None:

@@ -1,17 +1,35 @@
 """Every backend against the oracle: the conformance suite, and what only torch has."""
 
+from functools import wraps
+
 import numpy as np
 import pytest
 import torch
 
 import octavo
+import octavo.index
 from octavo.attention import backends, oracle
 from octavo.attention import torch as backend
+from octavo.attention.operands import Inputs
+from octavo.attention.operator import paged_attention_op
 from octavo.attention.tiles import TorchStep
 from octavo.testing import check_kernel
 
 BRIDGES = {None: {}, "torch": {"to": torch.from_numpy}}
 """How backends take arrays, by what they require."""
+
+
+def with_fp8_tensors(attend):
+    """A torch backend that takes fp8 caches as the bytes that NumPy has."""
+
+    @wraps(attend)
+    def called(query, key_cache, value_cache, step, **options):
+        caches = [key_cache, value_cache]
+        if options.get("kv_dtype") == "fp8":
+            caches = [cache.view(torch.float8_e4m3fn) for cache in caches]
+        return attend(query, *caches, step, **options)
+
+    return called
 
 
 def as_float_type(dtype):
@@ -39,6 +57,8 @@ def test_backends_conform(backend):
     attend = backend.load().paged_attention
     rounds = 1 if attend is oracle.paged_attention else 3
     bridge = BRIDGES[backend.requires]
+    if backend.requires == "torch":
+        attend = with_fp8_tensors(attend)
     report = check_kernel(attend, orders=backend.orders, rounds=rounds, **bridge)
 
     assert set(report.left_out) <= {"kv_dtype", "v_dim"}
@@ -110,6 +130,67 @@ def both(pages, dtype, rule, *, heads, order, rng, return_lse=True, step=None):
         **rule,
     )
     return expected, found
+
+
+def as_onnx_node(
+    query,
+    key_cache,
+    value_cache,
+    at,
+    *,
+    scale=None,
+    causal=True,
+    softcap=None,
+    window=None,
+    sink_logits=None,
+    v_dim=None,
+):
+    """com.microsoft::PagedAttention over caches that are written already."""
+    tokens, heads, k_dim = query.shape
+    if value_cache is None:
+        key_cache = key_cache[:, :, None]
+    kv_heads = key_cache.shape[2]
+    new = np.zeros((tokens, kv_heads * k_dim), query.dtype)
+    inputs = Inputs(
+        query.reshape(tokens, -1),
+        new,
+        None if value_cache is None else new,
+        key_cache,
+        value_cache,
+        at.cumulative_sequence_length,
+        at.past_seqlens,
+        at.block_table,
+        slot_mapping=np.full_like(at.slot_mapping, -1),
+        head_sink=sink_logits,
+    )
+    output = paged_attention_op(
+        *inputs,
+        dtype=np.float64,
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+        scale=scale or 0.0,
+        softcap=softcap or 0.0,
+        local_window_size=window or -1,
+        is_causal=int(causal),
+        kv_cache_layout="LATENT" if value_cache is None else "SEPARATE",
+        v_head_size=v_dim or 0,
+    ).output
+    return output.reshape(tokens, heads, -1)
+
+
+def test_onnx_operator_conforms():
+    """ONNX Runtime's op, as octavo computes it, gives the same from its own index arrays."""
+    report = check_kernel(
+        as_onnx_node,
+        index=octavo.index.onnxruntime,
+        orders=("token",),
+        page_sizes=(16,),
+        dims=((16, 16),),
+        without=("strided",),
+    )
+
+    assert not report.refused
+    assert ("kv_dtype", "return_lse", "sink_tokens", "strided") == report.left_out
 
 
 @pytest.mark.parametrize("order", ["token", "head"])

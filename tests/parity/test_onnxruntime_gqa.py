@@ -12,6 +12,7 @@ import pytest
 from octavo.attention.operands import Inputs
 from octavo.attention.operator import paged_attention_op
 from octavo.attention.quantised import encode
+from octavo.errors import LengthError
 
 PAGE = 16
 SPANS = [(0, 1), (0, 16), (0, 33), (15, 1), (16, 1), (31, 3), (20, 17)]
@@ -198,6 +199,29 @@ def test_quantised_caches(run_node, span, quant_type, kind):
     bits = {"kv_cache_bit_width": 4 if kind == "int4" else 8}
     names = {"k_cache_dtype": kind, "v_cache_dtype": kind}
     check(run_node, sequence, attributes=same, theirs=bits, ours=names)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "half", "sinks"),
+    [
+        ({"size": 12}, 0, 4),
+        ({"size": 24}, 8, 4),
+        ({"size": 16}, 4, 4),
+        ({"size": 16}, 16, 4),
+        ({"size": 16}, 0, 3),
+        ({"heads": 3}, 0, 3),
+    ],
+)
+def test_refuses_alike(run_node, sizes, half, sinks):
+    """Head sizes, rotary tables, sinks and head counts that one refuses, the other does too."""
+    sequence, extra = Sequence(3, 1, **sizes), {"head_sink": np.zeros(sinks, np.float32)}
+    if half:
+        extra |= dict.fromkeys(("cos_cache", "sin_cache"), np.ones((8, half), np.float32))
+    attributes = {"do_rotary": int(half > 0)}
+    with pytest.raises(Exception, match="INVALID_ARGUMENT|num_heads"):
+        gqa(run_node, sequence, extra, attributes)
+    with pytest.raises(LengthError):
+        paged(sequence, extra, attributes)
 
 
 def test_everything_at_once(run_node):

@@ -392,6 +392,93 @@ def test_onnxruntime_takes_powers_of_two_from_16(page_size):
         assert (3, 5) == onnxruntime(step, plan=plan, kernel_page=16).block_table.shape
 
 
+@pytest.mark.parametrize(
+    ("kernel", "page_size", "allowed"),
+    [
+        ("flash_attn", 16, False),
+        ("flash_attn", 256, True),
+        ("flash_attn_3", 24, True),
+        ("flashinfer", 5, True),
+        ("vllm", 24, False),
+        ("vllm", 48, True),
+        ("vllm_cpu", 16, False),
+        ("vllm_cpu", 32, True),
+        ("other", 16, False),
+    ],
+)
+def test_pages_by_the_rule_of_a_named_kernel(kernel, page_size, allowed):
+    """Refused or taken as the kernel does."""
+    plan, step = mixed(page_size)
+    if allowed:
+        assert 3 == len(flash(step, plan=plan, kernel=kernel).block_table)
+    else:
+        with pytest.raises(PlanError, match=kernel):
+            flash(step, plan=plan, kernel=kernel)
+
+
+@pytest.mark.parametrize("slot_fill", [-1, 0])
+@pytest.mark.parametrize("page_fill", [-1, 0])
+@pytest.mark.parametrize("emit", [vllm, flash, onnxruntime, dense])
+def test_fills_are_chosen_by_name(emit, slot_fill, page_fill):
+    """Padding's slots and every entry without a page have them; the rest stays."""
+    plan, step = mixed()
+    for group in GROUPS:
+        plain = emit(step, group, plan=plan, rows=5)
+        found = emit(step, group, plan=plan, rows=5, slot_fill=slot_fill, page_fill=page_fill)
+        assert np.all(found.slot_mapping[-2:] == slot_fill)
+        assert np.array_equal(plain.slot_mapping[:-2], found.slot_mapping[:-2])
+        none = plain.block_table <= 0
+        assert np.all(found.block_table[none] == page_fill)
+        assert np.array_equal(plain.block_table[~none], found.block_table[~none])
+
+
+@by_format
+@pytest.mark.parametrize("options", [{"slot_fill": -2}, {"page_fill": 1}, {"slot_fill": True}])
+def test_other_fills_are_refused(emit, options):
+    """A fill is no address."""
+    plan, step = mixed()
+    with pytest.raises(PlanError, match=next(iter(options))):
+        emit(step, plan=plan, **options)
+
+
+@by_format
+def test_bounds_hold_for_every_replay(emit):
+    """Named ones are emitted as they are; a step beyond them is refused, with both numbers."""
+    plan, step = mixed()
+    found = emit(step, plan=plan, max_query_len=8, max_seq_len=100)
+    if emit is onnxruntime:
+        assert [8, 100, 0] == found.attention_metadata.tolist()
+    else:
+        assert (8, 100) == found[-2:]
+    for name, longest in (("max_query_len", 7), ("max_seq_len", 70)):
+        emit(step, plan=plan, **{name: longest})
+        with pytest.raises(CapacityError, match=name) as caught:
+            emit(step, plan=plan, **{name: longest - 1})
+        assert (longest, longest - 1) == (caught.value.value, caught.value.limit)
+        with pytest.raises(LengthError, match=name):
+            emit(step, plan=plan, **{name: 0})
+
+
+def test_kinds_of_requests_of_tensorrt():
+    """One token behind others generates; all else is context, whose past counts the new tokens."""
+    plan, step = mixed(lengths=(5, 70, 40, 1), counts=(5, 1, 7, 1))
+    found = tensorrt(step, plan=plan, rows=5)
+
+    assert [0, 1, 0, 0, 0] == found.host_request_types.tolist()
+    assert [5, 69, 40, 1, 0] == found.host_past_key_value_lengths.tolist()
+    assert [5, 69, 7, 1, 0] == found.context_lengths.tolist()
+
+
+def test_latent_blocks_of_tensorrt():
+    """One block a page and layer is keys and values."""
+    plan, step = mixed()
+    table = vllm(step, plan=plan).block_table
+    offsets = tensorrt(step, plan=plan, layers=3, kv_factor=1).block_offsets
+
+    assert np.array_equal(table * 3, offsets[:, 0])
+    assert np.array_equal(table * 3, offsets[:, 1])
+
+
 def test_tensorrt_takes_powers_of_two():
     """Tokens per block."""
     plan, step = mixed(24)
@@ -465,25 +552,58 @@ def test_a_query_longer_than_its_context(emit):
 
 
 @by_format
-def test_slots_beyond_int32(emit):
-    """A page whose last slot is beyond int32 is refused; the one before is not."""
+def test_pages_beyond_the_plan(emit):
+    """A page the plan has not is refused, as is a slot beyond int32; the plan's last one is not."""
     plan, step = mixed()
     with pytest.raises(CapacityError, match="page 134217728 of 16 tokens is beyond int32"):
         emit(damaged(step, 2, 1, 2**27), plan=plan)
-    last = tables(emit(damaged(step, 2, 1, 2**27 - 1), plan=plan))
+    name = step.sequences[2].id
+    with pytest.raises(CapacityError, match=f"page of sequence {name!r} is 1000, at most 999"):
+        emit(damaged(step, 2, 1, 1000), plan=plan)
+    last = tables(emit(damaged(step, 2, 1, 999), plan=plan))
 
-    assert 2**27 - 1 == last[2][1]
+    assert 999 == last[2][1]
 
 
 def test_block_offsets_beyond_int32():
     """The blocks of many layers."""
     plan, step = mixed()
-    wide = damaged(step, 2, 1, 2**20)
-    with pytest.raises(CapacityError, match="2048 blocks a page"):
-        tensorrt(wide, plan=plan, layers=1024)
-    offsets = tensorrt(wide, plan=plan, layers=1023).block_offsets
+    wide = damaged(step, 2, 1, 999)
+    with pytest.raises(CapacityError, match="2149802 blocks a page"):
+        tensorrt(wide, plan=plan, layers=1_074_901)
+    offsets = tensorrt(wide, plan=plan, layers=1_074_000).block_offsets
 
-    assert [2**20 * 2046, 2**20 * 2046 + 1] == offsets[2, :, 1].tolist()
+    assert [999 * 2_148_000, 999 * 2_148_000 + 1] == offsets[2, :, 1].tolist()
+
+
+@by_format
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("query_start", [0, 6, 5, 13]),
+        ("query_start", [1, 5, 6, 13]),
+        ("query_start", [0, 5, 6]),
+        ("counts", [5, 1]),
+        ("positions", [0, 1]),
+    ],
+)
+def test_arrays_that_do_not_fit_each_other(emit, name, value):
+    """Running sums that fall or start elsewhere, rows and tokens that are not as many."""
+    plan, step = mixed()
+    with pytest.raises(LengthError):
+        emit(replace(step, **{name: np.array(value, np.int32)}), plan=plan)
+
+
+@by_format
+def test_tables_of_another_shape_or_type(emit):
+    """Refused before anything is read from them."""
+    plan, step = mixed()
+    view = step.groups["full"]
+    wrong = [view.table[:2], view.table.astype(np.int64), view.table[0]]
+    views = [view._replace(table=table) for table in wrong]
+    for other in [*views, view._replace(slots=view.slots[:-1])]:
+        with pytest.raises(LengthError):
+            emit(replace(step, groups={"full": other}), plan=plan)
 
 
 @by_format

@@ -216,6 +216,8 @@ def arrays(table, slots, bounds):
         ),
         ({"vocab": 0}, LengthError, "vocab is 0; it must be an int of at least 1"),
         ({"layers": 1.5}, LengthError, "layers is 1.5"),
+        ({"theta": float("nan")}, PlanError, "theta is nan; it must be a finite number above 0"),
+        ({"epsilon": 0}, PlanError, "epsilon is 0; it must be a finite number above 0"),
         ({"kind": Attention(2, 16, 32)}, PlanError, "v_dim is 32; .*that of keys, 16"),
         ({"kind": Attention(2, 24, 24)}, PlanError, "k_dim is 24; .*a multiple of 16"),
         ({"kind": Attention(2, 16, 16, chunk=16)}, UnsupportedModel, "no chunks and no sinks"),

@@ -162,7 +162,7 @@ def test_step_of_another_cache(model):
     session, _, step = opened(model)
     step.group().table[0, 1] = session.plan.num_pages
 
-    message = f"page is {session.plan.num_pages}, at most {session.plan.num_pages - 1} is possible"
+    message = f"is {session.plan.num_pages}, at most {session.plan.num_pages - 1} is possible"
     unchanged(session, step, CapacityError, message)
 
 
@@ -209,6 +209,22 @@ def test_caches_are_those_of_the_plan(model):
         wanted = [(t.shape[:2], t.bytes) for t in plan.tensors]
         assert wanted == [(array.shape[:2], array.nbytes) for array in caches]
     assert all(array.shape[2:] == (1, 40) for array in caches)
+
+
+def test_rows_of_a_batch(model):
+    """A batch's steps give what those of single sequences give."""
+    plan, found = planned(), []
+    for grouped in (False, True):
+        cache, session = octavo.Cache(plan), PagedSession(model, plan)
+        rows = [cache.admit([number] * 20) for number in (1, 2)]
+        steppable = cache.batch(rows) if grouped else rows
+        for counts in ([20, 13], [1, 7], [1, 1]):
+            step = cache.extend(steppable, counts)
+            logits = session.run(step)
+            found.append(logits)
+            cache.commit(step, logits[step.last].argmax(axis=-1))
+
+    assert all(np.array_equal(a, b) for a, b in zip(found[:3], found[3:], strict=True))
 
 
 def answers(model, prompts, count):

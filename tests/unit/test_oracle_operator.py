@@ -9,6 +9,7 @@ from octavo.attention.operator import paged_attention_op
 from octavo.attention.oracle import paged_attention
 from octavo.attention.quantised import decode, encode
 from octavo.errors import LengthError, OctavoError, PlanError
+from octavo.index import LatentGeometry
 
 HEADS, KV_HEADS, SIZE, PAGE = 4, 2, 16, 16
 SPANS = [(5, 1), (0, 20), (0, 0), (31, 3), (16, 1)]
@@ -207,6 +208,17 @@ def test_latent_rotates_its_end(pages):
     np.testing.assert_allclose(found.output, expected.reshape(len(expected), -1), rtol=1e-9)
 
 
+def test_latent_elements_lie_where_the_geometry_says(pages):
+    """Each element of a new row is at `LatentGeometry.element` of its slot, in the flat cache."""
+    batch = Batch(pages, latent=48)
+    geometry = LatentGeometry(latent=48, rotary=16, v_head_size=32, rotary_offset=32, page_size=16)
+    attributes = {"kv_cache_layout": "LATENT", "kv_num_heads": 1, "v_head_size": 32, "scale": 1.0}
+    flat = batch.run(attributes).key_cache.ravel()
+    for channel in (0, 31, 32, 47):
+        at = geometry.validate().element(batch.slots, channel)
+        np.testing.assert_array_equal(batch.key[:, 0, channel], flat[at])
+
+
 @pytest.mark.parametrize("quant_type", ["PER_TENSOR", "PER_CHANNEL"])
 @pytest.mark.parametrize("kind", ["int8", "fp8", "int4"])
 def test_quantised_caches(batch, kind, quant_type):
@@ -277,6 +289,8 @@ REFUSED = [
     ({"kv_num_heads": 0}, lambda i: {}, "kv_num_heads is 0"),
     ({"local_window_size": 0}, lambda i: {}, "local_window_size is 0"),
     ({"softcap": -1.0}, lambda i: {}, "softcap is -1.0"),
+    ({"softcap": "x"}, lambda i: {}, "softcap is 'x'"),
+    ({"qk_norm_epsilon": None}, lambda i: {}, "qk_norm_epsilon is None"),
     ({"scale": np.nan}, lambda i: {}, "scale is nan"),
     ({"is_causal": 2}, lambda i: {}, "is_causal is 2"),
     ({"qk_norm_epsilon": 0.0}, lambda i: {}, "qk_norm_epsilon is 0.0"),

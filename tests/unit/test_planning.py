@@ -396,7 +396,11 @@ def test_shared_layers_stay_with_their_owner():
         ("vllm", {"page_size": 24}, "page_size is 24; vllm takes multiples of 16"),
         ("flashinfer", {"page_size": 7}, "head size is (12, 8); flashinfer takes multiples of 8"),
         ("vllm_cpu", {"page_size": 16}, "page_size is 16; vllm_cpu takes multiples of 32"),
-        ("cudnn", {}, "kernel is 'cudnn'; known kernels are: flash_attn, flashinfer, int32, onnx"),
+        (
+            "cudnn",
+            {},
+            "kernel is 'cudnn'; known kernels are: flash_attn, flash_attn_3, flashinfer, int32",
+        ),
     ],
 )
 def test_demands_of_kernels(kernel, options, message):

@@ -112,13 +112,13 @@ def check_arguments(
     if window is not None:
         check_int("window", window, 1, _INT64, "keys a query sees, its own included")
     check_int("sink_tokens", sink_tokens, 0, _INT64)
-    _check_number("scale", scale)
-    if scale is None and value_cache is None and sizes.v_dim != sizes.k_dim:
+    if scale is not None:
+        check_number("scale", scale)
+    elif value_cache is None and sizes.v_dim != sizes.k_dim:
         why = "a key whose values are a part of it says nothing of the head it stands for; give one"
         raise PlanError("scale", scale, why)
-    _check_number("softcap", softcap)
-    if softcap is not None and softcap <= 0:
-        raise PlanError("softcap", softcap, "it must be a number above 0, or None")
+    if softcap is not None:
+        check_positive("softcap", softcap)
     if sink_logits is not None:
         _same("axes of sink_logits", _axes(sink_logits), 1, "[H]")
         _same("heads of sink_logits", sink_logits.shape[0], sizes.heads, "one a query head")
@@ -209,9 +209,19 @@ def check_positive(name: str, value: object) -> None:
     Raises:
         PlanError: it is none.
     """
-    _check_number(name, value)
-    if value is None or value <= 0:  # type: ignore[operator]
+    if check_number(name, value) <= 0:
         raise PlanError(name, value, "it must be a finite number above 0")
+
+
+def check_number(name: str, value: object) -> float:
+    """``value`` as a float; what is no finite number is refused. O(1).
+
+    Raises:
+        PlanError: it is none.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool) or not isfinite(value):
+        raise PlanError(name, value, "it must be a finite number")
+    return float(value)
 
 
 def check_order(key_cache: Shaped, order: str, *, latent: bool = False) -> int:
@@ -238,12 +248,6 @@ def check_order(key_cache: Shaped, order: str, *, latent: bool = False) -> int:
 def _axes(array: object) -> int:
     """Axes of an array; none for what is no array."""
     return len(getattr(array, "shape", ()))
-
-
-def _check_number(name: str, value: object) -> None:
-    number = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
-    if value is not None and not number:
-        raise PlanError(name, value, "it must be a finite number, or None")
 
 
 def _same(name: str, value: int, wanted: int, why: str) -> None:

@@ -5,12 +5,12 @@ INVALID_ARGUMENT. Where a kernel would leave wrong numbers undefined (slots and 
 lengths that do not fit, NaN scales), they are refused too. Nothing is computed here.
 """
 
-from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.attention.arguments import check_number, check_positive
 from octavo.errors import LengthError, PlanError
 from octavo.spec import check_int
 
@@ -166,10 +166,11 @@ def _check_attributes(attributes: Attributes) -> None:
         check_int("local_window_size", attributes.local_window_size, 1, None, "or -1")
     for name in ("is_causal", "do_rotary", "rotary_interleaved"):
         check_int(name, getattr(attributes, name), 0, 1)
-    if not isfinite(attributes.scale):
-        raise PlanError("scale", attributes.scale, "it must be a finite number")
-    if not 0 <= attributes.softcap < np.inf:
-        raise PlanError("softcap", attributes.softcap, "it must be a finite number of at least 0")
+    check_number("scale", attributes.scale)
+    check_number("softcap", attributes.softcap)
+    if attributes.softcap < 0:
+        raise PlanError("softcap", attributes.softcap, "it must be a number of at least 0")
+    check_positive("qk_norm_epsilon", attributes.qk_norm_epsilon)
     for side in "kv":
         quant_type = getattr(attributes, f"{side}_quant_type")
         if quant_type not in _QUANT_TYPES:
@@ -321,6 +322,8 @@ def _check_rotary(inputs: Inputs, attributes: Attributes, head_size: int) -> Non
         if attributes.do_rotary:
             raise PlanError("cos_cache", None, "do_rotary needs cos_cache and sin_cache")
         return
+    if head_size % 16:
+        raise LengthError("head_size", head_size, 16, None, "a multiple of 16 with cos_cache")
     for name, table in (("cos_cache", cos), ("sin_cache", sin)):
         _check_type(name, table, inputs.query.dtype.name)
         fits = table.ndim == 2 and table.shape[1] % 8 == 0 and table.shape == cos.shape
@@ -344,9 +347,6 @@ def _check_vectors(inputs: Inputs, attributes: Attributes, head_size: int) -> No
         if vector is not None:
             _check_type(name, vector, inputs.query.dtype.name)
             _check_shape(name, vector, (size,))
-    if not 0 < attributes.qk_norm_epsilon < np.inf:
-        right = "it must be a finite number above 0"
-        raise PlanError("qk_norm_epsilon", attributes.qk_norm_epsilon, right)
 
 
 def _check_scale(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.attention.operands import Array, Attributes, Extents, Inputs, check_operands
-from octavo.attention.oracle import Rule, attend, visible
+from octavo.attention.oracle import Rule, attend, check_dtype, visible
 from octavo.attention.rotary import rms_norm, rotate
 from octavo.attention.stored import Floats, Stored
 from octavo.errors import LengthError, PlanError
@@ -64,11 +64,10 @@ def paged_attention_op(
     Cost: O(tokens * num_heads * context * head_size).
     """
     given, settings = _inputs(inputs), _attributes(attributes)
-    if np.dtype(dtype) not in (np.float64, np.float32):
-        raise PlanError("dtype", np.dtype(dtype).name, "float64 or float32")
+    check_dtype(dtype)
     sizes = check_operands(given, settings)
-    query, key, value = _split(given, settings, sizes, dtype)
     positions = _positions(given)
+    query, key, value = _split(given, settings, sizes, dtype)
     query, key = _prepare(given, settings, query, key, positions)
     keys, values = _stored(given, sizes)
     slots = _slots(given, sizes, positions)
@@ -78,15 +77,14 @@ def paged_attention_op(
     if values is not None:
         values.write(*place, value[written])
     out = np.zeros((sizes.tokens, settings.num_heads, sizes.v_head_size), dtype)
-    rule = Rule(
-        settings.scale or 1 / sqrt(sizes.head_size), settings.softcap or None, given.head_sink
-    )
-    starts = given.cumulative_sequence_length.tolist()
-    for row, (start, stop) in enumerate(pairwise(starts)):
+    scale = settings.scale or 1 / sqrt(sizes.head_size)
+    rule = Rule(scale, settings.softcap or None, given.head_sink)
+    for row, (start, stop) in enumerate(pairwise(given.cumulative_sequence_length.tolist())):
         at, seen, page = _seen(given, settings, sizes, row, positions[start:stop])
-        place = page, at % sizes.page_size
-        k = keys.read(*place, dtype)
-        v = k[..., : sizes.v_head_size] if values is None else values.read(*place, dtype)
+        k = keys.read(page, at % sizes.page_size, dtype)
+        v = k[..., : sizes.v_head_size]
+        if values is not None:
+            v = values.read(page, at % sizes.page_size, dtype)
         out[start:stop] = attend(query[start:stop], k, v, seen, rule).out
     flat = out.reshape(sizes.tokens, out.shape[1] * out.shape[2]).astype(given.query.dtype)
     return Outputs(flat, given.key_cache, given.value_cache)

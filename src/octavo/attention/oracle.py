@@ -157,8 +157,7 @@ def paged_attention(
         key_scale=key_scale,
         value_scale=value_scale,
     )
-    if np.dtype(dtype) not in (np.float64, np.float32):
-        raise PlanError("dtype", np.dtype(dtype).name, "float64 or float32")
+    check_dtype(dtype)
     keys = Stored("key_cache", key_cache, order, sizes.k_dim, kv_dtype, key_scale)
     values = None
     if value_cache is not None:
@@ -279,6 +278,16 @@ def visible(
     if window is not None:
         seen &= (k > q - window) | (k < sink_tokens)
     return seen
+
+
+def check_dtype(dtype: Any) -> None:
+    """Refuse to compute in anything but float64 and float32. O(1).
+
+    Raises:
+        PlanError: another dtype.
+    """
+    if np.dtype(dtype) not in (np.float64, np.float32):
+        raise PlanError("dtype", np.dtype(dtype).name, "float64 or float32")
 
 
 def _addresses(

@@ -56,11 +56,6 @@ class Stored:
             cache, factors = cache.swapaxes(1, 2), factors.swapaxes(1, 2) if self._each else factors
         self._cache, self._factors = cache, factors
 
-    @property
-    def page_size(self) -> int:
-        """Tokens a page holds."""
-        return int(self._cache.shape[1])
-
     def read(self, page: NDArray[Any], offset: NDArray[Any], dtype: Any = np.float64) -> Floats:
         """The rows of some slots as numbers, ``dtype``[slots, kv_heads, dim].
 

@@ -1,18 +1,18 @@
 """What a step says about one token group, checked: the pages each row reads, in kernel pages."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import CapacityError, LengthError, PlanError
+from octavo.index.options import Form
 from octavo.kernels import KERNELS
 from octavo.lifetimes import Lifetime
 from octavo.plans import Plan, slides
 from octavo.spec import check_int
-from octavo.table import GroupView, Ints, Step
+from octavo.table import GroupView, Ints, StateView, Step
 
-Form = Literal["absolute", "compact"]
 _MAX = 2**31 - 1
 
 
@@ -23,7 +23,9 @@ class Addresses(NamedTuple):
         step: the step.
         lifetime: what its queries see.
         page: tokens a kernel page holds.
-        table: int32[n, width], kernel pages; 0 where a row has none or none any more.
+        table: int32[n, width], kernel pages; 0 where a row has none or none any more. No view of
+            the step's.
+        ends: int32[n], columns of each row, dropped ones included.
         slots: int32[T], where each new token's KV goes.
         keys: int32[n], keys the columns stand for: context - base.
         base: int32[n], positions left out behind the sinks; 0 in the absolute form.
@@ -34,6 +36,7 @@ class Addresses(NamedTuple):
     lifetime: Lifetime
     page: int
     table: Ints
+    ends: Ints
     slots: Ints
     keys: Ints
     base: Ints
@@ -42,11 +45,19 @@ class Addresses(NamedTuple):
     @property
     def held(self) -> NDArray[np.bool_]:
         """bool[n, width], the columns a row's keys stand in, dropped ones included."""
-        return _before(-(-self.keys // self.page), self.table.shape[1])
+        if slides(self.lifetime):
+            return _before(self.ends, self.table.shape[1])
+        held: NDArray[np.bool_] = self.table != 0
+        return held
 
 
 def read_addresses(
-    step: Step, plan: Plan, group: str | None, kernel: str, kernel_page: int | None, form: Form
+    step: Step,
+    plan: Plan,
+    group: str | None,
+    kernel: str | None,
+    kernel_page: int | None,
+    form: Form,
 ) -> Addresses:
     """Read the addresses of ``group``; nothing is kept and nothing changed. O(n x columns).
 
@@ -56,57 +67,97 @@ def read_addresses(
     page = _kernel_page(plan.page_size, kernel_page, kernel)
     if form not in {"absolute", "compact"}:
         raise PlanError("form", form, "it is 'absolute' or 'compact'")
-    view, lifetime = _view(step, plan, group)
-    _check_queries(step)
-    size, lead = plan.page_size, -(-lifetime.sinks // plan.page_size)
+    view, name = _view(step, plan, group)
+    lifetime, size = plan.groups[name].lifetime, plan.page_size
+    _check_rows(step, view)
+    lead = -(-lifetime.sinks // size)
     first = _first(step, lifetime, size)
-    table = _pages(step, view.table, first, lead, size)
-    keys, base = step.context, np.zeros_like(step.context)
+    ends = (step.context + np.int32(size - 1)) // np.int32(size)
+    table = _pages(step, view.table, ends, first, lead)
+    _check_range(step, table, plan.ids(name), size)
+    _check_starts(step)
+    keys, base = step.context, view.base
     if form == "compact" and first is not None:
         shift = np.maximum(first - lead, 0)
-        table, base = _shifted(table, shift, lead), shift * size
-        keys = keys - base
-    table = _split(table, size // page, keys, page)
-    return Addresses(step, lifetime, page, table, view.slots, keys, base, lead * size)
+        table, base = _shifted(table, shift, lead), shift * np.int32(size)
+        keys, ends = keys - base, ends - shift
+    if size != page:
+        ends = -(-keys // page)
+        table = _split(table, size // page, ends)
+    elif first is not None:
+        table = table[:, : int(ends.max(initial=0))]
+    return Addresses(step, lifetime, page, table, ends, view.slots, keys, base, lead * size)
 
 
-def _kernel_page(page_size: int, kernel_page: int | None, kernel: str) -> int:
+def _kernel_page(page_size: int, kernel_page: int | None, kernel: str | None) -> int:
     """Tokens of a kernel page, as the kernel takes them."""
-    page = check_int("kernel_page", page_size if kernel_page is None else kernel_page, 1, page_size)
+    page = page_size
+    if kernel_page is not None:
+        page = check_int("kernel_page", kernel_page, 1, page_size)
     if page_size % page:
         raise PlanError("kernel_page", page, f"it must divide the page size, {page_size}")
+    if kernel is None:
+        return page
     demands = KERNELS.get(kernel)
     if demands is None:
-        return page
+        raise PlanError("kernel", kernel, f"known kernels are: {', '.join(KERNELS)}")
     if page % demands.multiple or (demands.power_of_two and page & (page - 1)):
         rule = "a power of two" if demands.power_of_two else "a number"
         right = f"{kernel} takes {rule} of at least {demands.multiple} tokens"
+        if not demands.power_of_two:
+            right = f"{kernel} takes multiples of {demands.multiple} tokens"
         raise PlanError("kernel_page" if kernel_page else "page_size", page, right)
     return page
 
 
-def _view(step: Step, plan: Plan, group: str | None) -> tuple[GroupView, Lifetime]:
+def _view(step: Step, plan: Plan, group: str | None) -> tuple[GroupView, str]:
     view = step.group(group)
     name = group or next(name for name, other in step.groups.items() if other is view)
     if not isinstance(view, GroupView):
-        right = "a group that keeps tokens; states and cross inputs are read as step.group gives"
+        other = "state" if isinstance(view, StateView) else "cross"
+        right = f"a group that keeps tokens; octavo.index.{other} emits this one"
         raise PlanError("group", name, right)
     if name not in plan.groups:
         raise PlanError("plan", list(plan.groups), f"the plan the step was made by has {name!r}")
-    return view, plan.groups[name].lifetime
+    return view, name
 
 
 def _who(step: Step, row: int) -> str:
     return f"sequence {step.sequences[row].id!r}"
 
 
+def _check_rows(step: Step, view: GroupView) -> None:
+    """Refuse arrays that do not fit each other: lengths, running sums, the table's axes."""
+    rows, tokens = len(step.sequences), step.positions.size
+    if step.query_start.size != rows + 1 or step.counts.size != rows:
+        raise LengthError("rows of query_start", step.query_start.size - 1, rows, rows)
+    if view.slots.size != tokens:
+        raise LengthError("slots", view.slots.size, tokens, tokens, "one a token")
+    if view.table.ndim != 2 or len(view.table) != rows or view.table.dtype != np.int32:
+        raise LengthError("table", view.table, None, None, f"int32[{rows}, columns]")
+    _check_queries(step)
+
+
+def _check_starts(step: Step) -> None:
+    """Refuse running sums that are not those of the rows' new tokens."""
+    starts, tokens = step.query_start, step.positions.size
+    lengths = (starts[1:] - starts[:-1]).tobytes()
+    if int(starts[0]) or int(starts[-1]) != tokens or lengths != step.counts.tobytes():
+        why = f"running sums of {step.counts.tolist()}"
+        raise LengthError("query_start", starts.tolist(), None, None, why)
+
+
 def _check_queries(step: Step) -> None:
-    wrong = (step.counts > step.context) | (step.past + step.counts != step.context)
+    counts, past, context = step.counts, step.past, step.context
+    sums = past + counts
+    if sums.tobytes() == context.tobytes() and int(np.minimum.reduce(past, initial=0)) >= 0:
+        return
+    wrong = (counts > context) | (sums != context)
     if wrong.any():
         row = int(wrong.argmax())
-        count, context = int(step.counts[row]), int(step.context[row])
-        why = f"{int(step.past[row])} tokens are there before it"
-        raise LengthError(f"query of {_who(step, row)}", count, 0, context, why)
+        why = f"{int(past[row])} tokens are there before it"
+        name = f"query of {_who(step, row)}"
+        raise LengthError(name, int(counts[row]), 0, int(context[row]), why)
 
 
 def _first(step: Step, lifetime: Lifetime, size: int) -> Ints | None:
@@ -116,20 +167,22 @@ def _first(step: Step, lifetime: Lifetime, size: int) -> Ints | None:
     return (lifetime.floors(step.past.astype(np.int64)) // size).astype(np.int32)
 
 
-def _pages(step: Step, table: Ints, first: Ints | None, lead: int, size: int) -> Ints:
+def _pages(step: Step, table: Ints, ends: Ints, first: Ints | None, lead: int) -> Ints:
     """The columns in use, null behind each row's last; of them no one that is seen is missing."""
-    ends = -(-step.context // size)
-    width = int(ends.max(initial=0))
+    least, width = int(np.minimum.reduce(ends)), int(np.maximum.reduce(ends))
     if table.shape[1] < width:
         table = np.pad(table, ((0, 0), (0, width - table.shape[1])))
-    table = table[:, :width] * _before(ends, width)
+    pages = np.ascontiguousarray(table[:, :width])
+    if pages is table or np.may_share_memory(pages, table):
+        pages = pages.copy()
+    if least < width:
+        pages[:, least:] *= _before(ends - np.int32(least), width - least)
     if first is not None:
         columns = np.arange(width, dtype=np.int32)
-        _check_seen(step, table, (columns >= first[:, None]) | (columns < lead), ends)
-    elif np.count_nonzero(table) != ends.sum():
-        _check_seen(step, table, np.True_, ends)
-    _check_range(step, table, size)
-    return table.astype(np.int32, copy=False)
+        _check_seen(step, pages, (columns >= first[:, None]) | (columns < lead), ends)
+    elif np.count_nonzero(pages) != int(np.add.reduce(ends)):
+        _check_seen(step, pages, np.True_, ends)
+    return pages
 
 
 def _before(ends: Ints, width: int) -> NDArray[np.bool_]:
@@ -149,16 +202,20 @@ def _check_seen(step: Step, table: Ints, seen: NDArray[np.bool_] | np.bool_, end
         raise LengthError(f"pages of {_who(step, row)}", need - lack, need, None, why)
 
 
-def _check_range(step: Step, table: Ints, size: int) -> None:
-    """Refuse pages below the null page, and those whose last slot is beyond int32."""
+def _check_range(step: Step, table: Ints, ids: int, size: int) -> None:
+    """Refuse pages below the null page, beyond the plan's, or with a slot beyond int32."""
+    top = int(np.maximum.reduce(table.view(np.uint32), axis=None, initial=0))
+    if top < ids and (top + 1) * size - 1 <= _MAX:
+        return
     low, top = int(table.min(initial=0)), int(table.max(initial=0))
     if low < 0:
         name = f"page of {_who(step, int((table == low).any(axis=1).argmax()))}"
-        raise LengthError(name, low, 0, None, "each is a physical page")
+        raise LengthError(name, low, 0, ids - 1, "each is a physical page")
+    row = int((table == top).any(axis=1).argmax())
     if (top + 1) * size - 1 > _MAX:
-        row = int((table == top).any(axis=1).argmax())
         why = f"page {top} of {size} tokens is beyond int32"
         raise CapacityError(f"slot of {_who(step, row)}", (top + 1) * size - 1, _MAX, why)
+    raise CapacityError(f"page of {_who(step, row)}", top, ids - 1, "the plan has no other")
 
 
 def _shifted(table: Ints, shift: Ints, lead: int) -> Ints:
@@ -169,12 +226,10 @@ def _shifted(table: Ints, shift: Ints, lead: int) -> Ints:
     return np.where(wanted < table.shape[1], found, np.int32(0))
 
 
-def _split(table: Ints, ratio: int, keys: Ints, page: int) -> Ints:
-    """Kernel pages that hold ``keys``: page p becomes p * ratio .. p * ratio + ratio - 1."""
-    width = -(-int(keys.max(initial=0)) // page)
-    if ratio == 1:
-        return table[:, :width]
+def _split(table: Ints, ratio: int, ends: Ints) -> Ints:
+    """Kernel pages up to ``ends``: page p becomes p * ratio .. p * ratio + ratio - 1."""
+    width = int(ends.max(initial=0))
     parts = table[:, :, None] * np.int32(ratio) + np.arange(ratio, dtype=np.int32)
     parts *= (table > 0)[:, :, None]
     pages = parts.reshape(len(table), -1)[:, :width]
-    return np.where(_before(-(-keys // page), width), pages, np.int32(0))
+    return np.where(_before(ends, width), pages, np.int32(0))

@@ -18,14 +18,18 @@ class Field(NamedTuple):
         values: what it holds at its beginning.
         shape: its least shape; of a fresh array the shape.
         pad: what every other entry holds.
+        fresh: whether ``values`` was made for this emission and may be handed out itself.
     """
 
     values: NDArray[Any]
     shape: tuple[int, ...]
     pad: int
+    fresh: bool = False
 
 
-def deliver(kind: type[T], fields: Mapping[str, Field], out: T | None, **numbers: int) -> T:
+def deliver(
+    kind: type[T], fields: Mapping[str, Field], out: T | None, numbers: Mapping[str, int]
+) -> T:
     """A ``kind`` of the arrays ``fields`` and of ``numbers``, in ``out``'s arrays where given.
 
     Raises:
@@ -36,14 +40,23 @@ def deliver(kind: type[T], fields: Mapping[str, Field], out: T | None, **numbers
     Cost: O(entries of the arrays).
     """
     if out is None:
-        targets = {name: np.empty(f.shape, f.values.dtype) for name, f in fields.items()}
-    elif not isinstance(out, kind):
+        arrays = {name: _made(field) for name, field in fields.items()}
+        return cast("Callable[..., T]", kind)(**arrays, **numbers)
+    if not isinstance(out, kind):
         raise LengthError("out", out, None, None, f"a {kind.__name__} emitted before")
-    else:
-        targets = {name: _checked(name, f, getattr(out, name)) for name, f in fields.items()}
+    targets = {name: _checked(name, f, getattr(out, name)) for name, f in fields.items()}
     for name, field in fields.items():
         _fill(targets[name], field)
     return cast("Callable[..., T]", kind)(**targets, **numbers)
+
+
+def _made(field: Field) -> NDArray[Any]:
+    values = field.values
+    if values.shape == field.shape:
+        return values if field.fresh and values.flags.c_contiguous else values.copy()
+    made = np.empty(field.shape, values.dtype)
+    _fill(made, field)
+    return made
 
 
 def _checked(name: str, field: Field, target: Any) -> NDArray[Any]:
@@ -60,6 +73,9 @@ def _checked(name: str, field: Field, target: Any) -> NDArray[Any]:
 
 
 def _fill(target: NDArray[Any], field: Field) -> None:
-    if target.shape != field.values.shape:
-        target[...] = field.pad
-    target[tuple(slice(size) for size in field.values.shape)] = field.values
+    values = field.values
+    if target.shape == values.shape:
+        target[...] = values
+        return
+    target[...] = field.pad
+    target[tuple(slice(size) for size in values.shape)] = values

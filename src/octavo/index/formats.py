@@ -121,7 +121,8 @@ class Onnxruntime(NamedTuple):
         cumulative_sequence_length: [R + 1], input 5: cumulative new tokens.
         past_seqlens: [R], input 6: keys before the step; 0 in padded rows.
         attention_metadata: [3], input 16, of which releases before the lower bound take [:2]: upper
-            bound of a row's new tokens, upper and lower bound of the most keys of a row; all exact.
+            bound of a row's new tokens, upper and lower bound of the most keys of a row. Exact, but
+            where the caller names ``max_seq_len`` for graphs: then the lower bound is 0, unknown.
         positions, logit_rows, base: as of `Vllm`.
     """
 
@@ -140,10 +141,15 @@ class Tensorrt(NamedTuple):
 
     Attributes:
         block_offsets: [R, 2, width], [row, 0] the key blocks and [row, 1] the value blocks of each
-            page: page * 2 * layers, and 1 more for values; 0 where unmapped, dropped or padded.
+            page: page * layers * kv_factor, and kv_factor - 1 more for values; 0 where unmapped,
+            dropped or padded. One pool of the plugin's [pools, R, 2, width].
         sequence_length: [R], keys of each row once the step's are written; 0 in padded rows.
-        host_past_key_value_lengths: [R], keys before the step; 0 in padded rows.
-        context_lengths: [R], new tokens of each row; 0 in padded rows.
+        host_request_types: [R], 1 for a row that generates (one new token behind others), 0 for one
+            in its context phase and for padded rows. The plugin wants all of the latter first.
+        host_past_key_value_lengths: [R], keys before the step; in the context phase those once it
+            is written, as the plugin has it; 0 in padded rows.
+        context_lengths: [R], new tokens of a row in its context phase; of one that generates its
+            keys before the step, as a step does not know where a prompt ended; 0 in padded rows.
         slot_mapping, positions, logit_rows, base: as of `Vllm`.
         max_query_len, max_seq_len: the largest of the rows', as ints.
     """
@@ -152,6 +158,7 @@ class Tensorrt(NamedTuple):
     sequence_length: Ints
     host_past_key_value_lengths: Ints
     context_lengths: Ints
+    host_request_types: Ints
     slot_mapping: Ints
     positions: Ints
     logit_rows: Ints

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ class Decoder:
     Raises:
         LengthError: a size out of range; query heads that key/value heads do not divide; a latent
             row the operator cannot take.
-        PlanError: as `LatentGeometry.validate`; keys and values of unequal size.
+        PlanError: as `LatentGeometry.validate`; keys and values of unequal size; ``theta`` or
+            ``epsilon`` that is no finite number above 0.
         UnsupportedModel: chunks, sinks or an indexer, which the operator has not.
     """
 
@@ -57,6 +59,8 @@ class Decoder:
     def __post_init__(self) -> None:
         for name in ("vocab", "hidden", "layers", "heads", "mlp", "max_length"):
             check_int(name, getattr(self, name), 1)
+        for name in ("theta", "epsilon"):
+            _check_positive(name, getattr(self, name))
         if isinstance(self.kind, Latent):
             self._check_latent(self.kind)
         elif isinstance(self.kind, Attention):
@@ -177,6 +181,11 @@ class Decoder:
                 _check_weight(name, weights[name], shape)
             elif name != "lm_head.weight":
                 raise PlanError("weights", list(weights), f"{name} of shape {shape} is missing")
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, float | int) or not 0 < value < inf:
+        raise PlanError(name, value, "it must be a finite number above 0")
 
 
 def _check_weight(name: str, values: object, shape: Shape) -> None:

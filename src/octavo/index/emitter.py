@@ -1,0 +1,144 @@
+"""From step to step: the arrays that were emitted last, moved on by one token a row."""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, Unpack, cast
+
+import numpy as np
+
+from octavo.index.formats import Flashinfer, Tensorrt
+from octavo.index.moves import MOVES, Moving, MovingFlashinfer
+from octavo.index.options import Asked, Options
+from octavo.index.tracks import Track
+from octavo.plans import Plan, slides
+from octavo.table import Ints, Step
+
+F = TypeVar("F", bound=tuple[Any, ...])
+
+
+class Emitter(Generic[F]):
+    """What a function of `octavo.index` gives for one step after another, for what changed.
+
+    ``Emitter(index.vllm, plan, rows=256)`` called with a step gives what ``index.vllm(step,
+    plan=plan, rows=256)`` gives, always. A step in which each row of a batch runs the token behind
+    its last one, and which is emitted before anything else happens to the batch, costs O(rows):
+    of the table only entries that changed are written. Every other step is emitted whole, and so
+    is each of `cascade` and `dense`, of windows in the compact form and of kernel pages.
+
+    Args:
+        emit: the function.
+        plan, group: as the function takes them.
+        out: arrays to write to, at fixed addresses, as the function takes them. They are the
+            emitter's from now on: whoever else writes to them must call `forget`.
+        options: what else the function takes.
+
+    Without ``out`` the arrays are the emitter's own: read-only, and good until the next call.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[..., F],
+        plan: Plan,
+        group: str | None = None,
+        *,
+        out: F | None = None,
+        layers: int | None = None,
+        kv_factor: int | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._emit, self._plan, self._group, self._out = emit, plan, group, out
+        self._asked = Asked(**options)
+        blocks = {"layers": layers, "kv_factor": kv_factor}
+        given = {name: value for name, value in blocks.items() if value is not None}
+        self._options: dict[str, Any] = {**options, **given}
+        self._values = (2 if kv_factor is None else kv_factor) - 1
+        self._stride = (self._values + 1) * (1 if layers is None else layers)
+        self._track: Track | None = None
+        self._moving: Moving | None = None
+        self._kind: type[Any] = tuple
+        self._arrays: list[Any] = []
+
+    def __call__(self, step: Step) -> F:
+        """The arrays of ``step``, as the function gives them.
+
+        Raises:
+            As the function; the arrays are what they were.
+
+        Cost: O(rows) for a step that goes on from the last one, else as the function.
+        """
+        track, moving = self._track, self._moving
+        if track is not None and moving is not None:
+            turn, bound = track.follow(step), self._asked.max_seq_len
+            longest = track.longest + 1
+            if turn is not None and moving.has_room(turn) and (bound is None or longest <= bound):
+                numbers = moving.move(step, turn, longest if bound is None else bound)
+                track.move(turn)
+                return self._show(turn.pages.size, numbers)
+        return self._whole(step)
+
+    def forget(self) -> None:
+        """Emit the next step whole: somebody else wrote to the arrays. O(1)."""
+        self._track = None
+
+    def _show(self, turned: int, numbers: tuple[int, ...]) -> F:
+        moving, most = self._moving, self._asked.max_query_len
+        if turned and self._out is None and isinstance(moving, MovingFlashinfer):
+            self._arrays[_PAGES] = _shut(moving.arrays.kv_indices[: moving.total])
+        if most is not None and numbers:
+            numbers = (most, *numbers[1:])
+        return cast("F", self._kind._make((*self._arrays, *numbers)))
+
+    def _whole(self, step: Step) -> F:
+        made: Any = self._emit(step, self._group, plan=self._plan, out=self._out, **self._options)
+        self._track = None
+        written = made
+        if self._out is None:
+            if isinstance(made, Flashinfer):
+                roomy, total = _roomy(made.kv_indices), made.kv_indices.size
+                written, made = (
+                    made._replace(kv_indices=roomy),
+                    made._replace(kv_indices=roomy[:total]),
+                )
+            made = type(made)._make(map(_shut, made))
+        self._begin(step, made, written)
+        return cast("F", made)
+
+    def _begin(self, step: Step, made: Any, written: Any) -> None:
+        """Go on from ``step`` next time, if it is of the kind that can be gone on from."""
+        view = step.group(self._group)
+        name = next(name for name, other in step.groups.items() if other is view)
+        rows, moving = len(step.sequences), MOVES.get(type(made))
+        if isinstance(made, Tensorrt) and not step.past.all():
+            return  # a row's first token is of another kind than its next
+        if moving is None or not self._moves(name) or not Track.can_follow(step, name):
+            return
+        lifetime, ids = self._plan.groups[name].lifetime, self._plan.ids(name)
+        self._track = Track(step, name, self._plan.page_size, ids, lifetime)
+        self._moving = moving(written, name, rows, self._stride, self._values)
+        self._kind = type(made)
+        self._arrays = [array for array in made if isinstance(array, np.ndarray)]
+
+    def _moves(self, name: str) -> bool:
+        """Whether arrays of these options change only where the step's table does."""
+        asked = self._asked
+        if asked.kernel_page not in (None, self._plan.page_size):
+            return False
+        plain = asked.form == "absolute" and not asked.page_fill
+        return plain or not slides(self._plan.groups[name].lifetime)
+
+
+_PAGES = Flashinfer._fields.index("kv_indices")
+
+
+def _shut(thing: Any) -> Any:
+    """A view that cannot be written, of an array; else the thing itself."""
+    if isinstance(thing, np.ndarray):
+        thing = thing.view()
+        thing.flags.writeable = False
+    return thing
+
+
+def _roomy(pages: Ints) -> Ints:
+    """The same pages with room for more behind."""
+    roomy = np.zeros(pages.size + pages.size // 8 + 64, np.int32)
+    roomy[: pages.size] = pages
+    return roomy

@@ -1,0 +1,112 @@
+"""What formats are put together from: the arrays of one step and group, padded to rows."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.errors import CapacityError
+from octavo.index.addresses import Addresses, read_addresses
+from octavo.index.buffers import Field
+from octavo.index.options import Asked, Options, bounded, check_fill
+from octavo.plans import Plan
+from octavo.spec import check_int
+from octavo.table import Ints, Step
+
+PAD = -1
+NULL = 0
+
+
+class Parts:
+    """The arrays of ``step`` that formats share.
+
+    Args:
+        kernel: whose rule for pages holds where the caller names none.
+        page_fill: what stands in tables where there is no page, unless the caller says.
+
+    Attributes:
+        found: the addresses, checked.
+        rows: rows, padding included.
+        max_query, max_keys: the largest of the rows', or the bounds the caller named.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        plan: Plan,
+        group: str | None,
+        options: Options,
+        kernel: str | None = None,
+        page_fill: int = NULL,
+    ) -> None:
+        asked = Asked(**options)
+        self._slot_fill = check_fill("slot_fill", asked.slot_fill)
+        fill = page_fill if asked.page_fill is None else asked.page_fill
+        self._page_fill = check_fill("page_fill", fill)
+        kernel = asked.kernel if kernel is None else kernel
+        self.step = step
+        self.found = read_addresses(step, plan, group, kernel, asked.kernel_page, asked.form)
+        self.rows = _rows(step, asked.rows)
+        self.longest = int(np.maximum.reduce(self.found.keys, initial=0))
+        most = int(np.maximum.reduce(step.counts, initial=0))
+        self.max_query = bounded("max_query_len", most, asked.max_query_len)
+        self.max_keys = bounded("max_seq_len", self.longest, asked.max_seq_len)
+        self.is_bounded = asked.max_seq_len is not None
+
+    def common(self) -> dict[str, Field]:
+        """What every format has."""
+        step = self.step
+        tokens = (step.positions.size + self.rows - step.counts.size,)
+        return {
+            "slot_mapping": Field(self.found.slots, tokens, self._slot_fill),
+            "positions": Field(step.positions, tokens, 0),
+            "logit_rows": self.by_row(step.last, PAD),
+            "base": self.by_row(self.found.base),
+        }
+
+    def table(self) -> Field:
+        """The kernel pages, row by row, with what the caller wants where there is none."""
+        pages, fill = self.found.table, self._page_fill
+        if fill != NULL:
+            pages = np.where(pages > 0, pages, np.int32(fill))
+        return self.by_row(pages, fill, fresh=True)
+
+    def by_row(self, values: NDArray[Any], pad: int = 0, *, fresh: bool = False) -> Field:
+        """One entry a row, ``pad`` in padded ones."""
+        return Field(values, (self.rows, *values.shape[1:]), pad, fresh)
+
+    def query_start(self) -> Field:
+        """Where each row's tokens begin."""
+        return self._running(self.step.query_start, fresh=False)
+
+    def summed(self, lengths: Ints) -> Field:
+        """Running sums, from 0; padded rows repeat the last one.
+
+        Raises:
+            CapacityError: a sum is beyond int32.
+        """
+        sums = np.zeros(lengths.size + 1, np.int64)
+        np.add.accumulate(lengths, out=sums[1:])
+        if sums[-1] > 2**31 - 1:
+            raise CapacityError("keys of all rows", int(sums[-1]), 2**31 - 1, "beyond int32")
+        return self._running(sums.astype(np.int32), fresh=True)
+
+    def _running(self, values: Ints, *, fresh: bool) -> Field:
+        return Field(values, (self.rows + 1,), int(values[-1]), fresh)
+
+
+def whole(values: list[int]) -> Field:
+    """These numbers and no padding."""
+    return Field(np.array(values, np.int32), (len(values),), 0, fresh=True)
+
+
+def _rows(step: Step, rows: int | None) -> int:
+    real = len(step.sequences)
+    return real if rows is None else check_int("rows", rows, real, None, f"{real} in the step")
+
+
+def shared_columns(found: Addresses) -> int:
+    """Leading columns that are the same page in every row and lie before all new positions."""
+    before = int(found.step.past.min()) // found.page
+    differ = (found.table[:, :before] != found.table[0, :before]).any(axis=0)
+    return int(differ.argmax()) if differ.any() else before
