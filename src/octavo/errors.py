@@ -26,6 +26,8 @@ says in its message which field is wrong, what it held and what would be right.
     ├── SamplingError (ValueError)          field, value
     ├── TraceError (ValueError)             path, line
     ├── UnsupportedModel (ValueError)       what, why
+    ├── PageFileError (ValueError)          path
+    │   └── PageFileMismatch                field, saved, here
     └── ModelError (OSError)                path
         └── PullError
 """
@@ -269,6 +271,28 @@ class UnsupportedModel(OctavoError, ValueError):
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why
         super().__init__(f"{what}: {why}")
+
+
+class PageFileError(OctavoError, ValueError):
+    """A file of pages cannot be read, or is damaged."""
+
+    def __init__(self, path: object, why: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {why}")
+
+
+class PageFileMismatch(PageFileError):
+    """A file holds pages of another model, element type or geometry.
+
+    Attributes:
+        field: what differs.
+        saved: what the file says.
+        here: what the storage says.
+    """
+
+    def __init__(self, path: object, field: str, saved: str, here: str) -> None:
+        self.field, self.saved, self.here = field, saved, here
+        super().__init__(path, f"{field} is {_said(saved)} in the file and {_said(here)} here")
 
 
 class ModelError(OctavoError, OSError):

@@ -200,7 +200,8 @@ def test_allocated_bytes_are_the_planned_ones(spec, memory, options, scales):
 
     assert plan.arena_bytes == store.nbytes == store.arena.untyped_storage().nbytes()
     for tensor in plan.tensors:
-        view = store.tensor(tensor.layer, tensor.component, tensor.group, draft=tensor.draft)
+        layers = store.draft if tensor.draft else store
+        view = layers.tensor(tensor.layer, tensor.component, tensor.group)
         packed = 8 * view.element_size() // tensor.dtype.bits
         assert (*tensor.shape[:-1], tensor.shape[-1] // packed) == tuple(view.shape)
         assert tensor.page_stride == view.stride(0) * view.element_size()

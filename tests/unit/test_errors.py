@@ -27,6 +27,8 @@ TREE = [
     (errors.BudgetTooSmall, errors.PlanError),
     (errors.BudgetTooSmall, MemoryError),
     (errors.UnsupportedModel, ValueError),
+    (errors.PageFileError, ValueError),
+    (errors.PageFileMismatch, errors.PageFileError),
     (errors.ModelError, OSError),
     (errors.PullError, errors.ModelError),
 ]
@@ -115,6 +117,12 @@ SAID = [
         errors.UnsupportedModel("window", "not here"),
         {"what": "window", "why": "not here"},
         "window: not here",
+    ),
+    (errors.PageFileError("p", "damaged"), {"path": "p"}, "p: damaged"),
+    (
+        errors.PageFileMismatch("p", "order", "token", "head"),
+        {"path": "p", "field": "order", "saved": "token", "here": "head"},
+        "p: order is 'token' in the file and 'head' here",
     ),
     (errors.ModelError("a/b", "no such folder"), {"path": "a/b"}, "a/b: no such folder"),
 ]

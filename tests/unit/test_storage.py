@@ -36,7 +36,7 @@ def test_allocates_what_is_planned(order, dtype):
 def test_views_do_not_overlap():
     """Filling each view with its own number leaves every other one as it was."""
     store = storage("head")
-    views = [view for layer in range(3) for view in store.layer(layer)]
+    views = [view for layer in range(3) for view in store.layer(layer)[:2]]
     for number, view in enumerate(views, start=1):
         view.fill_(number)
 
@@ -52,7 +52,7 @@ def test_write_by_slot(order, prepared):
         key = torch.rand(4, kind.kv_heads, kind.k_dim)
         value = torch.rand(4, kind.kv_heads, kind.v_dim)
         store.write(layer, key, value, store.index(slots) if prepared else slots)
-        for new, view in zip((key, value), store.layer(layer), strict=True):
+        for new, view in zip((key, value), store.layer(layer)[:2], strict=True):
             by_token = view if order == "token" else view.transpose(1, 2)
             expected = torch.zeros_like(by_token)
             for row, slot in enumerate(slots):

@@ -48,10 +48,12 @@ from octavo.index.latent import LatentGeometry, check_offsets, max_addressable_p
 from octavo.index.masks import dense
 from octavo.index.options import Options
 from octavo.index.ragged import cascade, flashinfer
+from octavo.index.states import Crossed, States, cross, state
 from octavo.index.tables import flash, onnxruntime, tensorrt, vllm
 
 __all__ = [
     "Cascade",
+    "Crossed",
     "Dense",
     "Emitter",
     "Flash",
@@ -59,15 +61,18 @@ __all__ = [
     "LatentGeometry",
     "Onnxruntime",
     "Options",
+    "States",
     "Tensorrt",
     "Vllm",
     "cascade",
     "check_offsets",
+    "cross",
     "dense",
     "flash",
     "flashinfer",
     "max_addressable_pages",
     "onnxruntime",
+    "state",
     "tensorrt",
     "vllm",
 ]

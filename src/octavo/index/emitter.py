@@ -22,7 +22,7 @@ class Emitter(Generic[F]):
     plan=plan, rows=256)`` gives, always. A step in which each row of a batch runs the token behind
     its last one, and which is emitted before anything else happens to the batch, costs O(rows):
     of the table only entries that changed are written. Every other step is emitted whole, and so
-    is each of `cascade`, `dense` and `flex`, of windows in the compact form and of kernel pages.
+    is each of `cascade` and `dense`, of windows in the compact form and of kernel pages.
 
     Args:
         emit: the function.

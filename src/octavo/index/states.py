@@ -1,0 +1,126 @@
+"""What kernels take of groups that keep no tokens: states, and inputs for cross attention."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.errors import CapacityError, LengthError, PlanError
+from octavo.index.buffers import Field, deliver
+from octavo.plans import Plan
+from octavo.spec import check_int
+from octavo.table import CrossView, Ints, StateView, Step
+
+
+class States(NamedTuple):
+    """What kernels of recurrent layers take, for R rows, padding included.
+
+    Attributes:
+        source: int32[R, parts], state to start from; -1 where there is none, and in padded rows.
+        has_state: bool[R], whether there is one; a kernel starts from zeros otherwise.
+        targets: int32[R, 1 + rollback, parts]: [i, j] is where the state after the row's last new
+            position but j goes; -1 for positions the row does not have in this step.
+        query_start_loc: int32[R + 1], where each row's tokens begin; padded rows begin at the end.
+    """
+
+    source: Ints
+    has_state: NDArray[np.bool_]
+    targets: Ints
+    query_start_loc: Ints
+
+
+class Crossed(NamedTuple):
+    """What paged kernels take to attend to an encoded input, without a causal mask. All int32.
+
+    Attributes:
+        block_table: [R, width], pages of each row's input; 0 behind them and in padded rows.
+        seq_lens: [R], its tokens; 0 where the row has none.
+        cu_seqlens_k: [R + 1], cumulative tokens.
+        query_start_loc: [R + 1], where each row's queries begin.
+        fresh: bool[R], whether the step must write the input first.
+        max_query_len, max_seq_len: the largest of the rows', as ints.
+    """
+
+    block_table: Ints
+    seq_lens: Ints
+    cu_seqlens_k: Ints
+    query_start_loc: Ints
+    fresh: NDArray[np.bool_]
+    max_query_len: int
+    max_seq_len: int
+
+
+def state(
+    step: Step, group: str, *, plan: Plan, out: States | None = None, rows: int | None = None
+) -> States:
+    """The states each row starts from and writes, by page; padded rows touch none.
+
+    Raises:
+        UnknownGroup: the step has no such group.
+        PlanError: it keeps no states.
+        LengthError, CapacityError: as the other functions of `octavo.index`.
+
+    Cost: O(rows x (1 + rollback) x parts).
+    """
+    view = step.group(group)
+    if not isinstance(view, StateView):
+        raise PlanError("group", group, "a group of states")
+    count = _rows(step, rows)
+    _check_pages("state", view.source[view.has_state], plan.ids(group))
+    written = np.arange(view.table.shape[1]) < step.counts[:, None]
+    _check_pages("state", view.table[written], plan.ids(group))
+    none = np.int32(-1)
+    source = np.where(view.has_state[:, None], view.source, none)
+    targets = np.where(written[:, :, None], view.table, none)
+    fields = {
+        "source": Field(source, (count, *source.shape[1:]), -1, fresh=True),
+        "has_state": Field(view.has_state, (count,), 0),
+        "targets": Field(targets, (count, *targets.shape[1:]), -1, fresh=True),
+        "query_start_loc": Field(step.query_start, (count + 1,), int(step.query_start[-1])),
+    }
+    return deliver(States, fields, out, {})
+
+
+def cross(
+    step: Step, group: str, *, plan: Plan, out: Crossed | None = None, rows: int | None = None
+) -> Crossed:
+    """The pages of each row's encoded input, as vLLM's and FlashAttention's kernels take them.
+
+    Raises:
+        UnknownGroup: the step has no such group.
+        PlanError: it keeps no cross input.
+        LengthError, CapacityError: as the other functions of `octavo.index`.
+
+    Cost: O(rows x columns).
+    """
+    view = step.group(group)
+    if not isinstance(view, CrossView):
+        raise PlanError("group", group, "a group of cross inputs")
+    count, size, lengths = _rows(step, rows), plan.page_size, view.lengths
+    held = np.arange(view.table.shape[1]) < -(-lengths // size)[:, None]
+    _check_pages("cross input", view.table[held], plan.ids(group))
+    sums = np.zeros(lengths.size + 1, np.int32)
+    np.add.accumulate(lengths, out=sums[1:])
+    table = np.where(held, view.table, np.int32(0))
+    fields = {
+        "block_table": Field(table, (count, table.shape[1]), 0, fresh=True),
+        "seq_lens": Field(lengths, (count,), 0),
+        "cu_seqlens_k": Field(sums, (count + 1,), int(sums[-1]), fresh=True),
+        "query_start_loc": Field(step.query_start, (count + 1,), int(step.query_start[-1])),
+        "fresh": Field(view.fresh, (count,), 0),
+    }
+    numbers = {"max_query_len": step.max_query, "max_seq_len": int(lengths.max(initial=0))}
+    return deliver(Crossed, fields, out, numbers)
+
+
+def _rows(step: Step, rows: int | None) -> int:
+    real = len(step.sequences)
+    return real if rows is None else check_int("rows", rows, real, None, f"{real} in the step")
+
+
+def _check_pages(what: str, pages: Ints, ids: int) -> None:
+    """Refuse the null page, negative ones and those beyond the group's."""
+    if pages.size and int(pages.min()) < 1:
+        raise LengthError(f"page of a {what}", int(pages.min()), 1, ids - 1, "a page that is held")
+    if pages.size and int(pages.max()) >= ids:
+        raise CapacityError(f"page of a {what}", int(pages.max()), ids - 1, "the plan has no other")

@@ -1,0 +1,106 @@
+"""Page ids and slots, checked and brought to the device. Knows numbers; no bytes."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from octavo.errors import LengthError, PlanError, UnknownGroup
+from octavo.plans import GroupPlan, Plan
+from octavo.spec import check_int
+from octavo.storage.fields import WriteIndex
+
+Ints = NDArray[np.integer[Any]]
+
+
+class PageIndex(NamedTuple):
+    """Pages on the device, checked; made once a step by `Storage.page_index`.
+
+    Attributes:
+        pages: int64 of any shape; of states [n, parts].
+        group: whose pages they are.
+        writable: whether none is the null page.
+    """
+
+    pages: torch.Tensor
+    group: str
+    writable: bool
+
+
+class Addresses:
+    """What may be read and written of a plan's groups.
+
+    Args:
+        plan: a plan.
+        device: where indices are wanted.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self._plan, self._device = plan, device
+        forms = {name: group.lifetime.form for name, group in plan.groups.items()}
+        self._default = next(
+            (n for n, form in forms.items() if form == "tokens"), next(iter(forms))
+        )
+
+    def group(self, name: str | None) -> GroupPlan:
+        """The group of that name; None: the first that keeps tokens. O(1).
+
+        Raises:
+            UnknownGroup: there is none.
+        """
+        name = self._default if name is None else name
+        if name not in self._plan.groups:
+            raise UnknownGroup(name, list(self._plan.groups))
+        return self._plan.groups[name]
+
+    def slots(self, slots: Ints, group: str | None) -> WriteIndex:
+        """See `Storage.index`."""
+        _check_ints("slots", slots)
+        check_int("axes of slots", slots.ndim, 1, 1)
+        kept = np.flatnonzero(slots >= 0)
+        used = slots if kept.size == slots.size else slots[kept]
+        self._check_slots(slots, used, self.group(group).name)
+        pages, offsets = np.divmod(used.astype(np.int64), self._plan.page_size)
+        rows = None if kept.size == slots.size else self.tensor(kept)
+        return WriteIndex(self.tensor(pages), self.tensor(offsets), rows, slots.size)
+
+    def pages(self, pages: Ints, group: str | None) -> PageIndex:
+        """See `Storage.page_index`."""
+        _check_ints("pages", pages)
+        name = self.group(group).name
+        high = self._plan.ids(name) - 1
+        least = int(pages.min()) if pages.size else 1
+        if least < 0 or (pages.size and int(pages.max()) > high):
+            wrong = pages[(pages < 0) | (pages > high)].flat[0]
+            raise LengthError("page", int(wrong), 0, high, f"of group {name}")
+        return PageIndex(self.tensor(pages.astype(np.int64)), name, least > 0)
+
+    def written(self, pages: Ints | PageIndex, group: str | None) -> PageIndex:
+        """The same, of pages that are about to be written.
+
+        Raises:
+            LengthError: the null page is among them.
+        """
+        index = pages if isinstance(pages, PageIndex) else self.pages(pages, group)
+        if not index.writable:
+            high = self._plan.ids(index.group) - 1
+            raise LengthError("page", 0, 1, high, "the null page is never written")
+        return index
+
+    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        """``array`` on the device."""
+        return torch.from_numpy(array).to(self._device)
+
+    def _check_slots(self, slots: NDArray[Any], used: NDArray[Any], group: str) -> None:
+        low, high = self._plan.page_size, self._plan.ids(group) * self._plan.page_size - 1
+        if used.size and (int(used.min()) < low or int(used.max()) > high):
+            wrong = used[(used < low) | (used > high)][0]
+            raise LengthError("slot", int(wrong), low, high, "the null page is never written")
+        if slots.size and int(slots.min()) < -1:
+            raise LengthError("slot", int(slots.min()), -1, high, "-1 skips the write")
+
+
+def _check_ints(name: str, array: object) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
+        raise PlanError(name, array, "they must be a NumPy array of ints")

@@ -1,0 +1,268 @@
+"""Pages in a file, readable by any storage of the same model, dtype and geometry.
+
+The format is safetensors: a tensor for each component of each layer, ``group.layer.component``
+[pages, ...] (states: [states, ...]), so that neither layout nor size of the pool matter. Its
+metadata holds a fingerprint, what the caller adds, and a SHA-256 over all of it.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import NamedTuple
+
+import torch
+
+from octavo.errors import LengthError, PageFileError, PageFileMismatch
+from octavo.spec import check_int
+from octavo.storage.addresses import Ints, PageIndex
+from octavo.storage.fields import Field
+from octavo.storage.store import Storage
+
+_FORMAT = "octavo pages 1"
+_OWN = "octavo."  # begins every entry of the metadata that is not the caller's
+
+Named = Mapping[str, torch.Tensor]
+
+
+def fingerprint(storage: Storage, model: str | None = None) -> dict[str, str]:
+    """What must be equal for pages to mean the same, beside the tensors' shapes. O(layers).
+
+    Args:
+        storage: the pages'.
+        model: whose weights computed them; None: the spec's name.
+    """
+    plan = storage.plan
+    assert plan.elements is not None
+    kv, scales, recurrent, conv = plan.elements
+    name = ("" if plan.spec is None else plan.spec.name) if model is None else model
+    return {
+        "format": _FORMAT,
+        "model": name,
+        "dtype": f"{kv}, scales {scales}, recurrent {recurrent}, conv {conv}",
+        "scales": json.dumps([storage.given_scales(), storage.draft.given_scales()]),
+        "page_size": str(plan.page_size),
+        "order": plan.order,
+        "groups": ", ".join(f"{name} ({len(g.layers)})" for name, g in plan.groups.items()),
+    }
+
+
+def save_pages(
+    path: str | os.PathLike[str],
+    storage: Storage,
+    pages: Mapping[str, Ints],
+    *,
+    model: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write pages to a file, whole or not at all.
+
+    Args:
+        path: the file; replaced where it exists.
+        storage: where the pages are.
+        pages: by group name, int[k] page ids; of states int[n, parts].
+        model: names the weights that computed them, such as a path and revision; with tensor
+            parallelism the rank too. None: the spec's name.
+        metadata: text to find again in `PageFile.metadata`.
+
+    Raises:
+        UnknownGroup, PlanError, LengthError: no such pages.
+        OSError: the file cannot be written.
+
+    Cost: O(bytes of the pages), held once more in host memory.
+    """
+    indices = {group: storage.page_index(ids, group) for group, ids in pages.items()}
+    tensors = {
+        name: field.take_pages(_column(field, indices[group])).cpu()
+        for name, group, field in _fields(storage)
+        if group in indices
+    }
+    own = {_OWN + key: value for key, value in fingerprint(storage, model).items()}
+    held = dict(metadata or {}) | own
+    held[f"{_OWN}checksum"] = _checksum(tensors, held)
+    _replace(Path(path), tensors, held)
+
+
+class PageFile(NamedTuple):
+    """Pages read from a file and found whole, and of this model, dtype and geometry.
+
+    Attributes:
+        path: the file.
+        tensors: by name, on the host.
+        counts: by group name, its pages (states).
+        metadata: what `save_pages` was given.
+    """
+
+    path: str
+    tensors: Named
+    counts: Mapping[str, int]
+    metadata: Mapping[str, str]
+
+    @classmethod
+    def read(
+        cls, path: str | os.PathLike[str], storage: Storage, *, model: str | None = None
+    ) -> "PageFile":
+        """Read and verify a file that `save_pages` wrote; the storage is not changed.
+
+        Args:
+            path: the file.
+            storage: where the pages are to go.
+            model: as in `save_pages`.
+
+        Raises:
+            PageFileMismatch: of another model, dtype or geometry; names both sides.
+            PageFileError: not there, no file of pages, truncated or damaged.
+
+        Cost: O(bytes of the file).
+        """
+        tensors, held = _load(str(path))
+        _verify(str(path), tensors, held)
+        _compare(str(path), held, fingerprint(storage, model))
+        counts = _counts(str(path), tensors, storage)
+        own = {key: value for key, value in held.items() if not key.startswith(_OWN)}
+        return cls(str(path), tensors, counts, own)
+
+    def write(self, storage: Storage, group: str, rows: slice, pages: Ints) -> None:
+        """Put pages of the file into pages of the storage it was read for.
+
+        Args:
+            storage: that storage.
+            group: name.
+            rows: which of the group's pages in the file.
+            pages: as many pages of the storage; of states int[n, parts].
+
+        Raises:
+            UnknownGroup, PlanError, LengthError: no such pages. Nothing has been written then.
+
+        Cost: O(bytes).
+        """
+        index = storage.addresses.written(pages, group)
+        wanted = len(range(self.counts.get(group, 0))[rows])
+        check_int("pages", len(index.pages), wanted, wanted, f"as many as the file's of {group}")
+        for name, owner, field in _fields(storage):
+            if owner == group:
+                content = self.tensors[name][rows].to(storage.device)
+                field.put_pages(_column(field, index), content)
+
+
+def load_pages(
+    path: str | os.PathLike[str],
+    storage: Storage,
+    pages: Mapping[str, Ints],
+    *,
+    model: str | None = None,
+) -> Mapping[str, str]:
+    """Read a file of `save_pages` into pages of a storage.
+
+    Args:
+        path: the file.
+        storage: where they go.
+        pages: by group name, as many pages as the file holds; not the null page.
+        model: as in `save_pages`.
+
+    Returns:
+        The metadata that was saved with them.
+
+    Raises:
+        PageFileMismatch, PageFileError: as `PageFile.read`.
+        UnknownGroup, PlanError, LengthError: no such pages, or not as many as the file holds.
+            Nothing has been written then.
+
+    Cost: O(bytes of the file).
+    """
+    file = PageFile.read(path, storage, model=model)
+    if pages.keys() != file.counts.keys():
+        right = f"the file holds {', '.join(file.counts)}"
+        raise LengthError("groups", sorted(pages), None, None, right)
+    for group, ids in pages.items():
+        index = storage.addresses.written(ids, group)
+        count = file.counts[group]
+        check_int(f"pages of {group}", len(index.pages), count, count, "as many as in the file")
+    for group, ids in pages.items():
+        file.write(storage, group, slice(None), ids)
+    return file.metadata
+
+
+def _fields(storage: Storage) -> Iterator[tuple[str, str, Field]]:
+    """(name in a file, group, field) of every component, the draft's too."""
+    for prefix, layers in (("", storage), ("draft.", storage.draft)):
+        for (layer, group, component), field in layers.fields.items():
+            yield f"{prefix}{group}.{layer}.{component}", group, field
+
+
+def _column(field: Field, index: PageIndex) -> torch.Tensor:
+    """The pages that hold a field: of states those of its part."""
+    return index.pages if index.pages.ndim == 1 else index.pages[:, field.plan.part]
+
+
+def _checksum(tensors: Named, metadata: Mapping[str, str]) -> str:
+    """SHA-256 over metadata, names, types, shapes and bytes, in the order of names."""
+    told = {key: value for key, value in metadata.items() if key != f"{_OWN}checksum"}
+    shapes = [(name, str(t.dtype), list(t.shape)) for name, t in sorted(tensors.items())]
+    digest = hashlib.sha256(json.dumps([told, shapes], sort_keys=True).encode())
+    for _, tensor in sorted(tensors.items()):
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _replace(path: Path, tensors: Named, metadata: dict[str, str]) -> None:
+    """Write a new file beside ``path`` and move it there."""
+    from safetensors.torch import save_file  # here: storage itself needs torch alone
+
+    with NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        beside = Path(file.name)
+    try:
+        save_file(dict(tensors), beside, metadata)
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def _load(path: str) -> tuple[Named, dict[str, str]]:
+    from safetensors import SafetensorError, safe_open  # as above
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError, ValueError) as error:
+        raise PageFileError(path, f"it cannot be read: {error}") from None
+
+
+def _verify(path: str, tensors: Named, held: Mapping[str, str]) -> None:
+    if f"{_OWN}checksum" not in held:
+        raise PageFileError(path, "it has no checksum of octavo's, so it is no file of pages")
+    if held[f"{_OWN}checksum"] != _checksum(tensors, held):
+        raise PageFileError(path, "its checksum differs: it is damaged")
+
+
+def _compare(path: str, held: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    for key, here in wanted.items():
+        saved = held.get(_OWN + key, "")
+        if saved != here:
+            raise PageFileMismatch(path, key, saved, here)
+
+
+def _counts(path: str, tensors: Named, storage: Storage) -> dict[str, int]:
+    """Pages by group; of every group that is there each tensor is there, as planned."""
+    planned = {name: (group, field) for name, group, field in _fields(storage)}
+    there = {planned[name][0] for name in tensors if name in planned}
+    wanted = {name: _kind(field.view) for name, (group, field) in planned.items() if group in there}
+    for name in wanted | dict.fromkeys(tensors):
+        saved = _kind(tensors[name]) if name in tensors else "nothing"
+        if saved != wanted.get(name, "nothing"):
+            raise PageFileMismatch(path, name, saved, wanted.get(name, "nothing"))
+    counts = {planned[name][0]: len(tensor) for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if len(tensor) != counts[planned[name][0]]:
+            raise PageFileError(path, f"{name} has {len(tensor)} pages, others have more or fewer")
+    return counts
+
+
+def _kind(pages: torch.Tensor) -> str:
+    """Type and shape of one page, in words."""
+    return f"{list(pages.shape[1:])} of {str(pages.dtype).removeprefix('torch.')}"

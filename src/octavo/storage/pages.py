@@ -1,0 +1,131 @@
+"""Whole pages of a group, whatever is in them: copied, zeroed, read and written as bytes."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+
+from octavo.errors import LengthError, PlanError
+from octavo.plans import Plan
+from octavo.storage.addresses import Addresses, Ints, PageIndex
+from octavo.storage.fields import as_units, bytes_of
+from octavo.table import Copies
+
+
+class Span(NamedTuple):
+    """Bytes of every page that lie side by side.
+
+    Attributes:
+        stride: bytes from a page to the next.
+        offset: those of page 0 in the arena.
+        size: how many of a page.
+    """
+
+    stride: int
+    offset: int
+    size: int
+
+
+class PageBytes:
+    """The pages of a plan's groups as bytes.
+
+    Of a group the components that lie side by side, or in the same bytes (parts of a state), are
+    moved as one span.
+
+    Args:
+        plan: a plan.
+        addresses: what may be written.
+        arena: its bytes.
+    """
+
+    def __init__(self, plan: Plan, addresses: Addresses, arena: torch.Tensor) -> None:
+        self._addresses = addresses
+        self._spans = {
+            name: [
+                bytes_of(arena, span.offset, span.stride, span.size, plan.ids(name))
+                for span in spans(plan, name)
+            ]
+            for name in plan.groups
+        }
+
+    def size(self, group: str) -> int:
+        """Bytes of one page that are moved. O(spans)."""
+        return sum(span.shape[1] * span.itemsize for span in self._spans[group])
+
+    def apply(self, copies: Mapping[str, Copies]) -> None:
+        """See `Storage.apply`."""
+        indices = [
+            (self._addresses.pages(each.source, group), self._target(each, group))
+            for group, each in copies.items()
+        ]
+        read = [self._take(source) for source, _ in indices]
+        for (_, target), content in zip(indices, read, strict=True):
+            self._put(target, content)
+
+    def zero(self, pages: Mapping[str, Ints]) -> None:
+        """See `Storage.zero`."""
+        indices = [self._addresses.written(each, group) for group, each in pages.items()]
+        for index in indices:
+            for span in self._spans[index.group]:
+                span.index_fill_(0, index.pages.flatten(), 0)
+
+    def read(self, index: PageIndex) -> torch.Tensor:
+        """See `Storage.read_pages`."""
+        return torch.cat([part.view(torch.uint8) for part in self._take(index)], 1)
+
+    def write(self, index: PageIndex, content: torch.Tensor) -> None:
+        """See `Storage.write_pages`."""
+        sizes = [span.shape[1] * span.itemsize for span in self._spans[index.group]]
+        self._put(index, list(torch.split(content, sizes, 1)))
+
+    def _target(self, copies: Copies, group: str) -> PageIndex:
+        if copies.source.shape != copies.target.shape:
+            right = "as many as sources"
+            raise LengthError("targets", copies.target.size, copies.source.size, None, right)
+        return self._addresses.written(copies.target, group)
+
+    def _take(self, index: PageIndex) -> list[torch.Tensor]:
+        pages = index.pages.flatten()
+        return [span.index_select(0, pages) for span in self._spans[index.group]]
+
+    def _put(self, index: PageIndex, content: list[torch.Tensor]) -> None:
+        pages = index.pages.flatten()
+        for span, rows in zip(self._spans[index.group], content, strict=True):
+            span.index_copy_(0, pages, as_units(rows, span.dtype))
+
+
+def spans(plan: Plan, group: str) -> list[Span]:
+    """What a group's pages are made of; what touches or overlaps at one stride is one span.
+
+    Cost: O(tensors log tensors).
+    """
+    held = sorted(
+        Span(t.page_stride, t.offset, t.page_bytes) for t in plan.tensors if t.group == group
+    )
+    found = held[:1]
+    for span in held[1:]:
+        last = found[-1]
+        end = last.offset + last.size
+        if span.stride == last.stride and span.offset <= end:
+            size = max(end, span.offset + span.size) - last.offset
+            found[-1] = last._replace(size=size)
+        else:
+            found.append(span)
+    return found
+
+
+def check_content(content: object, pages: int, size: int, device: torch.device) -> torch.Tensor:
+    """Whether ``content`` is uint8[pages, size] on this device. O(1).
+
+    Raises:
+        PlanError, LengthError: it is not.
+    """
+    if not isinstance(content, torch.Tensor) or content.dtype != torch.uint8:
+        found = str(getattr(content, "dtype", type(content).__name__))
+        raise PlanError("dtype of content", found, "pages are bytes: torch.uint8")
+    if content.device != device:
+        raise PlanError("device of content", str(content.device), f"the storage is on {device}")
+    if content.shape != (pages, size):
+        shape, right = tuple(content.shape), f"it must be ({pages}, {size})"
+        raise LengthError("shape of content", shape, None, None, right)
+    return content

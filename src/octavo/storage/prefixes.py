@@ -1,0 +1,256 @@
+"""A published prefix in a file: saved from one cache and storage, published again in others.
+
+Composes public verbs of Cache and Storage: loading is a prefill whose pages are read, not computed.
+"""
+
+import json
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from octavo.cache import Cache
+from octavo.errors import LengthError, PageFileError, PlanError, UnsupportedModel
+from octavo.identity import Adapter, Extra, Media, Salt
+from octavo.plans import GroupPlan
+from octavo.sequences import Ints, Sequence, Tokens
+from octavo.storage.files import PageFile, save_pages
+from octavo.storage.store import Storage
+from octavo.table import StateView, Step
+
+_KINDS: dict[str, Callable[..., Extra]] = {kind.__name__: kind for kind in (Salt, Adapter, Media)}
+_NEXT = 0  # any token id: a hit leaves one to compute, which is never computed here
+
+
+class Prefix(NamedTuple):
+    """A prefix and where its pages are.
+
+    Attributes:
+        tokens: its ids, a multiple of the page size of them.
+        extra: what it depends on beside them.
+        columns: by token group, the columns that are there, ascending.
+    """
+
+    tokens: list[int]
+    extra: tuple[Extra, ...]
+    columns: dict[str, list[int]]
+
+
+def save_prefix(
+    path: str | os.PathLike[str],
+    cache: Cache,
+    storage: Storage,
+    tokens: Tokens,
+    *,
+    extra: Iterable[Extra] = (),
+    model: str | None = None,
+) -> int:
+    """Save the published prefix of ``tokens``, for `load_prefix` in another process.
+
+    Windows must still have every page that some shorter prefix needs, since what is published again
+    must serve prompts that branch off early: save right after the prompt was computed. Where pages
+    are gone, the prefix up to there is saved.
+
+    Args:
+        path: the file; replaced where it exists.
+        cache: which knows the prefix; it is left as it is.
+        storage: which holds its pages.
+        tokens: ids; whole pages of them are saved.
+        extra: as the prefix was admitted with. It is written to the file, a Salt too.
+        model: as in `save_pages`.
+
+    Returns:
+        Tokens saved.
+
+    Raises:
+        LengthError: not a single page of it can be reused.
+        UnsupportedModel: windows beside states, or cross inputs.
+        PlanError: the cache has another plan.
+        TokenError, IdentityError: tokens or extras malformed. OutOfPages: as `Cache.pin`.
+        OSError: the file cannot be written.
+
+    Cost: O(bytes of the pages); with windows also O(tokens ** 2 / page size).
+    """
+    _check(cache, storage)
+    asked, size = Prefix(np.asarray(tokens).tolist(), tuple(extra), {}), storage.plan.page_size
+    with cache.pin([*asked.tokens, _NEXT], asked.extra) as pin:
+        if not pin.tokens:
+            raise LengthError(
+                "published tokens", 0, size, None, "nothing of the prefix can be reused"
+            )
+        whole, pages = _found(cache, asked, pin.tokens // size, pin.pages)
+        if not whole.tokens:
+            raise LengthError("published tokens", 0, size, None, "a window's first page is gone")
+        about = {"tokens": whole.tokens, "columns": whole.columns}
+        about["extra"] = [_extra_out(item) for item in asked.extra]
+        metadata = {"prefix": json.dumps(about)}
+        save_pages(path, storage, pages, model=model, metadata=metadata)
+    return len(whole.tokens)
+
+
+def load_prefix(
+    path: str | os.PathLike[str], cache: Cache, storage: Storage, *, model: str | None = None
+) -> int:
+    """Publish a prefix that `save_prefix` wrote: `Cache.admit` hits it from now on.
+
+    No step of the cache may be open. Pages are taken as for a prompt, from free and evictable ones,
+    and nobody holds them afterwards; `Cache.pin` does.
+
+    Args:
+        path: the file.
+        cache: where it is published.
+        storage: where its pages go, of the cache's plan.
+        model: as in `save_pages`.
+
+    Returns:
+        Tokens of the prefix that a prompt can reuse now: all of them, unless the cache takes no
+        snapshot of a state, or its prefixes are off.
+
+    Raises:
+        PageFileMismatch: of another model, dtype or geometry. PageFileError: damaged, or no file of
+            a prefix. Nothing has been written then.
+        UnsupportedModel, PlanError: as `save_prefix`.
+        OutOfPages, CapacityError, StepError: as `Cache.admit` and `Cache.extend`.
+
+    Cost: O(bytes of the file).
+    """
+    _check(cache, storage)
+    file = PageFile.read(path, storage, model=model)
+    prefix = _read(file)
+    prompt = [*prefix.tokens, _NEXT]
+    sequence = cache.admit(prompt, extra=prefix.extra, limit=len(prompt))
+    try:
+        while sequence.computed < len(prefix.tokens):
+            _fill(cache, storage, file, prefix, sequence)
+    finally:
+        cache.release(sequence)
+    return cache.peek(prompt, prefix.extra).tokens
+
+
+def _check(cache: Cache, storage: Storage) -> None:
+    if cache.plan != storage.plan:
+        raise PlanError("storage", storage.plan, "it must be of the cache's plan")
+    groups = storage.plan.groups.values()
+    forms = {group.lifetime.form for group in groups}
+    if "cross" in forms:
+        raise UnsupportedModel("prefix", "pages of a cross input are not saved")
+    if "state" in forms and any(group.slides for group in groups):
+        why = "windows beside states: shorter prefixes cannot be reused, so neither be saved"
+        raise UnsupportedModel("prefix", why)
+
+
+def _found(
+    cache: Cache, asked: Prefix, most: int, pinned: list[Ints]
+) -> tuple[Prefix, dict[str, Ints]]:
+    """The prefix that can be saved, and by group the pages it is in.
+
+    Args:
+        cache: which knows it.
+        asked: tokens and extras.
+        most: pages of it that can be reused.
+        pinned: by group, those a hit of all of them needs.
+    """
+    plan = cache.plan
+    by_name = dict(zip(plan.groups, pinned, strict=True))
+    states = {n: by_name[n].reshape(1, -1) for n, g in plan.groups.items() if not _of_tokens(g)}
+    if any(group.slides for group in plan.groups.values()):
+        most, held = _held_by_windows(cache, asked, most)
+    else:
+        held = {n: dict(enumerate(p.tolist())) for n, p in by_name.items() if n not in states}
+    pages = {name: np.array([*each.values()], np.int32) for name, each in held.items()}
+    columns = {name: [*each] for name, each in held.items()}
+    whole = asked._replace(tokens=asked.tokens[: most * plan.page_size], columns=columns)
+    return whole, pages | states
+
+
+def _held_by_windows(
+    cache: Cache, asked: Prefix, most: int
+) -> tuple[int, dict[str, dict[int, int]]]:
+    """The longest boundary up to which all can be reused; by group, column to page.
+
+    A hit pins the last columns alone, so each column is found by the prefix that ends with it. A
+    column that such a prefix does not need is needed by no longer one either.
+    """
+    size = cache.plan.page_size
+    held: dict[str, dict[int, int]] = {name: {} for name in cache.plan.groups}
+    for boundary in range(1, most + 1):
+        with cache.pin([*asked.tokens[: boundary * size], _NEXT], asked.extra) as pin:
+            if pin.tokens < boundary * size:
+                return boundary - 1, held
+            for (name, group), pages in zip(cache.plan.groups.items(), pin.pages, strict=True):
+                last = boundary * size - 1  # its position: seen by the next, or a sink
+                if group.lifetime.floor(last + 1) <= last or last < group.lifetime.sinks:
+                    held[name][boundary - 1] = int(pages[-1])
+    return most, held
+
+
+def _fill(
+    cache: Cache, storage: Storage, file: PageFile, prefix: Prefix, sequence: Sequence
+) -> None:
+    """One step of the prefill: its pages are read from the file. O(bytes)."""
+    end = _next_end(storage, prefix, sequence.computed)
+    step = cache.extend(sequence, end - sequence.computed)
+    try:
+        storage.apply(step.copies)
+        for name in file.counts:
+            _put(storage, file, prefix, name, step)
+        storage.apply(step.snapshots)
+    except BaseException:
+        cache.abort(step)
+        raise
+    cache.commit(step)
+
+
+def _next_end(storage: Storage, prefix: Prefix, start: int) -> int:
+    """Where the step from ``start`` ends: with states at the end, which is all they are kept of."""
+    plan = storage.plan
+    if any(not _of_tokens(group) for group in plan.groups.values()):
+        return len(prefix.tokens)
+    most = max(1, plan.max_step_tokens // plan.page_size) * plan.page_size
+    return min(start + most, len(prefix.tokens))
+
+
+def _put(storage: Storage, file: PageFile, prefix: Prefix, name: str, step: Step) -> None:
+    view = step.group(name)
+    if isinstance(view, StateView):
+        file.write(storage, name, slice(None), view.table[:, 0])
+        return
+    size = storage.plan.page_size
+    first, stop = int(step.past[0]) // size, int(step.context[0]) // size
+    columns = prefix.columns[name]
+    rows = slice(bisect_left(columns, first), bisect_left(columns, stop))
+    file.write(storage, name, rows, view.table[0, columns[rows]])
+
+
+def _of_tokens(group: GroupPlan) -> bool:
+    return group.lifetime.form == "tokens"
+
+
+def _read(file: PageFile) -> Prefix:
+    """What `save_prefix` said of the file.
+
+    Raises:
+        PageFileError: it said nothing.
+    """
+    if "prefix" not in file.metadata:
+        raise PageFileError(file.path, "it holds pages and no prefix")
+    about = json.loads(file.metadata["prefix"])
+    extra = tuple(_extra_in(*item) for item in about["extra"])
+    return Prefix(about["tokens"], extra, about["columns"])
+
+
+def _extra_out(extra: Extra) -> tuple[str, dict[str, Any]]:
+    """An extra as JSON-ready data; bytes as a list of numbers."""
+    fields = asdict(extra)
+    return type(extra).__name__, {
+        name: list(value) if isinstance(value, bytes) else value for name, value in fields.items()
+    }
+
+
+def _extra_in(kind: str, fields: dict[str, Any]) -> Extra:
+    """The extra that `_extra_out` wrote."""
+    read = {n: bytes(value) if isinstance(value, list) else value for n, value in fields.items()}
+    return _KINDS[kind](**read)

@@ -1,0 +1,124 @@
+"""The tensors of a plan on a device: one arena of exactly the planned bytes.
+
+Knows bytes and strides. Does not know which slots are in use, whose they are or what they mean.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+from octavo.errors import PlanError
+from octavo.planning import Plan
+from octavo.storage.addresses import Addresses, Ints, PageIndex
+from octavo.storage.fields import zeros
+from octavo.storage.layers import LayerStore
+from octavo.storage.pages import PageBytes, check_content
+from octavo.table import Copies
+
+
+class Storage(LayerStore):
+    """What every page of a plan holds, zeroed; and the verbs that put it there and take it out.
+
+    Of tokens: `write`, `gather`, and for latents `write_latent`, `write_indexer`, `gather_latent`,
+    `gather_indexer`. Of states: `write_states`, `read_states`. Of whole pages: `apply`, `zero`,
+    `read_pages`, `write_pages`. A verb that raises has written nothing.
+
+    Args:
+        plan: from `octavo.plan`.
+        device: a torch device; ``meta`` for shapes alone.
+
+    Attributes:
+        plan: as given.
+        device: as a torch.device.
+        arena: uint8[plan.arena_bytes], all there is.
+        draft: the same verbs for the layers of the plan's draft model.
+
+    Raises:
+        PlanError: the plan has page numbers only and no bytes.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device | str = "cpu") -> None:
+        if not isinstance(plan, Plan) or plan.dtype is None or not plan.tensors:
+            raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
+        self.arena = zeros(plan.arena_bytes, torch.device(device))
+        self._dtype: torch.dtype = getattr(torch, plan.dtype.torch_name)
+        addresses = Addresses(plan, self.arena.device)
+        super().__init__(plan, addresses, self.arena, draft=False)
+        self.draft = LayerStore(plan, addresses, self.arena, draft=True)
+        self._bytes = PageBytes(plan, addresses, self.arena)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated: the planned ones."""
+        return self.arena.nbytes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of keys and values."""
+        return self._dtype
+
+    def apply(self, copies: Mapping[str, Copies]) -> None:
+        """Run a step's ``copies`` (before the forward pass) or ``snapshots`` (after it).
+
+        All sources of all groups are read before any target is written.
+
+        Args:
+            copies: by group name, pages to copy.
+
+        Raises:
+            PlanError, LengthError, UnknownGroup: no such pages; the null page as a target.
+
+        Cost: O(bytes copied), held twice while it runs.
+        """
+        self._bytes.apply(copies)
+
+    def zero(self, pages: Mapping[str, Ints]) -> None:
+        """Fill pages with zeros: a step's ``fresh``, where old content must not be seen.
+
+        No result of octavo's depends on it, since what is unowned is never read.
+
+        Args:
+            pages: by group name, page ids.
+
+        Raises:
+            PlanError, LengthError, UnknownGroup: no such pages, or the null page.
+
+        Cost: O(bytes of the pages).
+        """
+        self._bytes.zero(pages)
+
+    def page_bytes(self, group: str) -> int:
+        """Bytes of one page of ``group`` as `read_pages` gives it. O(1).
+
+        Raises:
+            UnknownGroup: no such group.
+        """
+        return self._bytes.size(self.addresses.group(group).name)
+
+    def read_pages(self, group: str, pages: Ints | PageIndex) -> torch.Tensor:
+        """Whole pages as bytes, copied: uint8[k, page_bytes(group)], for this plan alone.
+
+        Raises:
+            PlanError, LengthError, UnknownGroup: no such pages.
+
+        Cost: O(bytes).
+        """
+        return self._bytes.read(self._pages(pages, self.addresses.group(group).name))
+
+    def write_pages(self, group: str, pages: Ints | PageIndex, content: torch.Tensor) -> None:
+        """Put back what `read_pages` gave, into pages of the same group.
+
+        Args:
+            group: name.
+            pages: int[k].
+            content: uint8[k, page_bytes(group)] on the storage's device.
+
+        Raises:
+            PlanError, LengthError, UnknownGroup: no such pages, the null page, or content of
+                another shape, type or device. Nothing has been written then.
+
+        Cost: O(bytes).
+        """
+        index = self.addresses.written(pages, self.addresses.group(group).name)
+        size = self.page_bytes(group)
+        self._bytes.write(index, check_content(content, index.pages.numel(), size, self.device))

@@ -1,0 +1,106 @@
+"""octavo.index.state and octavo.index.cross: groups that keep no tokens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from octavo import (
+    Attention,
+    Cache,
+    CapacityError,
+    Cross,
+    LengthError,
+    Plan,
+    PlanError,
+    State,
+    index,
+)
+
+GROUPS = {"full": Attention(1, 1, 1), "state": State(1), "cross": Cross(1, 1, 1)}
+
+
+def mixed():
+    """Plan, and a step of a row that begins and one that goes on."""
+    plan = Plan.from_pages(60, 4, GROUPS)
+    cache = Cache(plan, rollback=2)
+    old = cache.admit([1] * 9, cross=("one", 6))
+    cache.commit(cache.extend(old, 9), [3])
+    new = cache.admit([2] * 5, cross=("two", 9))
+    return plan, cache.extend([new, old], [5, 1])
+
+
+def test_states_of_a_step():
+    """A row that begins has no source; as many targets as it has new tokens, newest first."""
+    plan, step = mixed()
+    found, view = index.state(step, "state", plan=plan), step.group("state")
+
+    assert [False, True] == found.has_state.tolist()
+    assert [[-1], view.source[1].tolist()] == found.source.tolist()
+    assert view.table[0].tolist() == found.targets[0].tolist()
+    assert [view.table[1, 0].tolist(), [-1], [-1]] == found.targets[1].tolist()
+    assert [0, 5, 6] == found.query_start_loc.tolist()
+    assert np.bool_ == found.has_state.dtype
+    assert {np.dtype(np.int32)} == {found[at].dtype for at in (0, 2, 3)}
+
+
+def test_cross_inputs_of_a_step():
+    """Pages and tokens of each row's input, and whether it has to be written."""
+    plan, step = mixed()
+    found, view = index.cross(step, "cross", plan=plan), step.group("cross")
+
+    assert [9, 6] == found.seq_lens.tolist()
+    assert [0, 9, 15] == found.cu_seqlens_k.tolist()
+    assert view.table[0, :3].tolist() == found.block_table[0].tolist()
+    assert [*view.table[1, :2], 0] == found.block_table[1].tolist()
+    assert [True, False] == found.fresh.tolist()
+    assert (5, 9) == found[-2:]
+
+
+@pytest.mark.parametrize("name", ["state", "cross"])
+def test_padding_is_harmless(name):
+    """Padded rows read and write nothing, in buffers that held something else."""
+    plan, step = mixed()
+    emit = getattr(index, name)
+    out = emit(step, name, plan=plan, rows=4)
+    for array in out:
+        if isinstance(array, np.ndarray):
+            array[...] = 1
+    found = emit(step, name, plan=plan, rows=3, out=out)
+
+    assert found.query_start_loc is out.query_start_loc
+    assert [0, 5, 6, 6, 6] == found.query_start_loc.tolist()
+    if name == "state":
+        assert np.all(found.source[2:] == -1)
+        assert np.all(found.targets[2:] == -1)
+        assert not found.has_state[2:].any()
+    else:
+        assert not found.block_table[2:].any()
+        assert not found.seq_lens[2:].any()
+        assert not found.fresh[2:].any()
+        assert [0, 9, 15, 15, 15] == found.cu_seqlens_k.tolist()
+
+
+@pytest.mark.parametrize("name", ["state", "cross"])
+def test_pages_are_checked(name):
+    """The null page, negative ones and those the plan has not are refused."""
+    plan, step = mixed()
+    emit, view = getattr(index, name), step.group(name)
+    for page, error in ((0, LengthError), (-1, LengthError), (60, CapacityError)):
+        table = view.table.copy()
+        table[0, 0] = page
+        wrong = replace(step, groups=step.groups | {name: view._replace(table=table)})
+        with pytest.raises(error, match="page of a"):
+            emit(wrong, name, plan=plan)
+
+
+def test_groups_of_another_kind_name_the_right_function():
+    """Each function refuses the others' groups."""
+    plan, step = mixed()
+    with pytest.raises(PlanError, match="octavo.index.state emits"):
+        index.vllm(step, "state", plan=plan)
+    with pytest.raises(PlanError, match="octavo.index.cross emits"):
+        index.vllm(step, "cross", plan=plan)
+    for emit, group in ((index.state, "full"), (index.state, "cross"), (index.cross, "state")):
+        with pytest.raises(PlanError, match="group is"):
+            emit(step, group, plan=plan)

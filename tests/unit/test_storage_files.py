@@ -1,0 +1,261 @@
+"""Pages in files: saved whole, loaded into the same model, type and geometry, refused otherwise."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import octavo
+from octavo import Attention, Latent, ModelSpec, OctavoError, PageFileError, PageFileMismatch, State
+from octavo.storage import PageFile, Storage, load_pages, save_pages
+
+HYBRID = ModelSpec(
+    "hybrid",
+    (*[State((16, 64), (6, 3))] * 4, *[Attention(2, 32, 16)] * 2, Attention(1, 4, 4, 6)),
+    64,
+)
+LATENT = ModelSpec("latent", (Latent(160, 16, 136), Latent(160, 16)), 64)
+
+
+def made(spec=HYBRID, memory=3_000_000, *, random=True, **options):
+    """A storage whose every byte is random, or zero."""
+    store = Storage(octavo.plan(spec, memory, **({"page_size": 4, "dtype": "fp32"} | options)))
+    if random:
+        store.arena.random_(0, 255, generator=torch.Generator().manual_seed(0))
+    return store
+
+
+def apart(store, full, window, states=()):
+    """Pages by group, each the first of its own parent."""
+    parts = store.plan.groups["state"].parts if states else 1
+    parents = {"full": full, "window_6": window}
+    if states:
+        parents["state"] = [
+            [20 + parts * state + part for part in range(parts)] for state in states
+        ]
+    per_parent = {name: store.plan.groups[name].pages_per_parent for name in parents}
+    return {name: 1 + np.array(held) * per_parent[name] for name, held in parents.items()}
+
+
+def content(store, pages):
+    """What these pages hold, by layer and component, as bytes."""
+    found = {}
+    for t in (t for t in store.plan.tensors if t.group in pages):
+        held = np.asarray(pages[t.group])
+        column = held if held.ndim == 1 else held[:, t.part]
+        layers = store.draft if t.draft else store
+        rows = layers.tensor(t.layer, t.component, t.group).flatten(1).view(torch.uint8)
+        found[t.draft, t.layer, t.group, t.component] = rows[torch.from_numpy(column)].tolist()
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8", "int8", "int4"])
+@pytest.mark.parametrize("order", ["token", "head"])
+def test_pages_come_back_in_another_pool(order, dtype, tmp_path):
+    """Size and layout of the pool do not matter, nor which pages they come from and go to."""
+    draft = ModelSpec("draft", (Attention(1, 8, 8),), 64)
+    options = {"dtype": dtype, "order": order, "draft": draft, "layout": "packed"}
+    store = made(page_size=16, **options)
+    other = made(memory=20_000_000, page_size=16, random=False, **options)
+    parts = [each.plan.groups["state"].parts for each in (store, other)]
+    assert parts[0] != parts[1] or dtype != "fp32"
+    pages, into = apart(store, [7, 2, 3], [5], [1, 0]), apart(other, [0, 9, 4], [2], [0, 2])
+    save_pages(tmp_path / "p", store, pages, metadata={"mine": "text"})
+
+    assert {"mine": "text"} == load_pages(tmp_path / "p", other, into)
+    assert content(store, pages) == content(other, into)
+    assert ["p"] == [file.name for file in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("layout", ["component", "slab"])
+def test_pages_come_back_in_another_layout(layout, tmp_path):
+    """What is saved from parents of a packed pool is loaded into flat tensors."""
+    spec = ModelSpec("w", (Attention(2, 32, 16), Attention(1, 4, 4, 6)), 64)
+    store, other = made(spec, layout="packed"), made(spec, layout=layout, random=False)
+    pages, into = apart(store, [7, 2, 3], [5]), apart(other, [0, 9, 4], [2])
+    save_pages(tmp_path / "p", store, pages)
+    load_pages(tmp_path / "p", other, into)
+
+    assert content(store, pages) == content(other, into)
+
+
+def test_latent_pages(tmp_path):
+    """Rows of latents, their scales and the indexer's keys go along."""
+    store, other = made(LATENT, dtype="fp8"), made(LATENT, dtype="fp8", random=False)
+    save_pages(tmp_path / "p", store, {"full": np.array([3, 1])})
+    load_pages(tmp_path / "p", other, {"full": np.array([1, 2])})
+
+    assert content(store, {"full": [3, 1]}) == content(other, {"full": [1, 2]})
+    assert 5 + 3 == len(load_file(tmp_path / "p"))
+
+
+def test_a_part_of_a_file(tmp_path):
+    """A file is read and checked once, and its pages are written where and when they are wanted."""
+    store, other = made(), made(random=False)
+    save_pages(tmp_path / "p", store, {"full": np.array([3, 1, 4])})
+    file = PageFile.read(tmp_path / "p", other)
+    assert not other.arena.any()
+    assert {"full": 3} == file.counts
+    file.write(other, "full", slice(1, 3), np.array([6, 7]))
+
+    assert content(store, {"full": [1, 4]}) == content(other, {"full": [6, 7]})
+
+
+SAVED = {"full": np.array([1, 2])}
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "field", "saved", "here"),
+    [
+        (replace(HYBRID, name="other"), {}, "model", "hybrid", "other"),
+        (HYBRID, {"dtype": "bf16"}, "dtype", "fp32, scales none", "bf16, scales none"),
+        (HYBRID, {"state_dtype": "bf16"}, "dtype", "recurrent fp32", "recurrent bf16"),
+        (HYBRID, {"page_size": 8}, "page_size", "4", "8"),
+        (HYBRID, {"order": "head"}, "order", "token", "head"),
+        (replace(HYBRID, layers=HYBRID.layers[:6]), {}, "groups", "window_6 (1)", "full (2)"),
+        (
+            replace(HYBRID, layers=(*HYBRID.layers[:5], Attention(2, 32, 8), HYBRID.layers[6])),
+            {},
+            "full.5.value",
+            "[4, 2, 16] of float32",
+            "[4, 2, 8] of float32",
+        ),
+        (HYBRID, {"draft": HYBRID}, "draft.full.4.key", "nothing", "[4, 2, 32] of float32"),
+    ],
+)
+def test_another_model_type_or_geometry_is_refused(spec, options, field, saved, here, tmp_path):
+    """The error names what differs, in the file and here; nothing has been written."""
+    save_pages(tmp_path / "p", made(), SAVED)
+    other = made(spec, random=False, **options)
+    with pytest.raises(PageFileMismatch) as caught:
+        load_pages(tmp_path / "p", other, SAVED)
+
+    assert field == caught.value.field
+    assert saved in caught.value.saved
+    assert here in caught.value.here
+    assert caught.value.saved in str(caught.value).replace("\\", "")
+    assert not other.arena.any()
+
+
+def test_other_weights_are_refused(tmp_path):
+    """Weights have the name the caller gives them, and two names are two models."""
+    save_pages(tmp_path / "p", made(), SAVED, model="tiny@1")
+    with pytest.raises(PageFileMismatch, match="model is 'tiny@1' in the file and 'tiny@2' here"):
+        load_pages(tmp_path / "p", made(), SAVED, model="tiny@2")
+
+
+def test_other_given_scales_are_refused(tmp_path):
+    """Pages of one scale for all mean something else under another."""
+    stores = [made(dtype="int8", scales="tensor") for _ in range(2)]
+    stores[0].set_scales(4, 0.5, 0.25)
+    stores[1].set_scales(4, 0.5, 0.5)
+    save_pages(tmp_path / "p", stores[0], SAVED)
+    load_pages(tmp_path / "p", stores[0], SAVED)
+    with pytest.raises(PageFileMismatch, match="scales is"):
+        load_pages(tmp_path / "p", stores[1], SAVED)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The bytes of a small file of pages, and the storage it is of."""
+    spec = ModelSpec("small", (Attention(1, 2, 2),), 8)
+    store = Storage(octavo.plan(spec, 1000, page_size=2, dtype="bf16"))
+    store.arena.random_(0, 255)
+    path = tmp_path_factory.mktemp("pages") / "p"
+    save_pages(path, store, SAVED, metadata={"note": "something"})
+    return path.read_bytes(), Storage(store.plan)
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2, 6])
+def test_a_flipped_bit_is_noticed(bit, small, tmp_path):
+    """Whichever byte it is in, header, metadata or pages, the file is refused."""
+    whole, store = small
+    for at in range(bit, len(whole), 5):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << bit
+        (tmp_path / "p").write_bytes(damaged)
+        with pytest.raises(PageFileError):
+            load_pages(tmp_path / "p", store, SAVED)
+    assert not store.arena.any()
+
+
+def test_a_truncated_or_longer_file_is_noticed(small, tmp_path):
+    """Of whichever length."""
+    whole, store = small
+    for length in range(0, len(whole), 23):
+        (tmp_path / "p").write_bytes(whole[:length])
+        with pytest.raises(PageFileError):
+            load_pages(tmp_path / "p", store, SAVED)
+    (tmp_path / "p").write_bytes(whole + b"\0")
+    with pytest.raises(PageFileError):
+        load_pages(tmp_path / "p", store, SAVED)
+    assert not store.arena.any()
+
+
+def test_what_is_no_file_of_pages(small, tmp_path):
+    """A missing file, a folder and a safetensors file of something else are named."""
+    _, store = small
+    save_file({"x": torch.zeros(3)}, tmp_path / "other")
+    for name, message in [
+        ("none", "No such file"),
+        ("", "cannot be read"),
+        ("other", "no checksum"),
+    ]:
+        with pytest.raises(PageFileError, match=message) as caught:
+            load_pages(tmp_path / name, store, SAVED)
+        assert str(tmp_path / name) == str(caught.value.path)
+
+
+def test_a_tensor_that_is_missing(small, tmp_path):
+    """A file with a valid checksum that lacks a layer's values is refused by that name."""
+    from octavo.storage import files
+
+    whole, store = small
+    (tmp_path / "p").write_bytes(whole)
+    with safe_open(tmp_path / "p", framework="pt") as file:
+        held = dict(file.metadata())
+    tensors = load_file(tmp_path / "p")
+    del tensors["full.0.value"]
+    held["octavo.checksum"] = files._checksum(tensors, held)
+    save_file(tensors, tmp_path / "p", held)
+    with pytest.raises(PageFileMismatch, match="full.0.value is 'nothing' in the file"):
+        load_pages(tmp_path / "p", store, SAVED)
+    assert json.loads(held["octavo.scales"]) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("pages", "message"),
+    [
+        ({"full": np.array([0, 1])}, "null page"),
+        ({"full": np.array([1, 10**6])}, "page is 1000000"),
+        ({"full": np.array([1])}, "pages of full is 1; it must be 2"),
+        ({"full": np.array([1, 2]), "state": np.array([[3]])}, "the file holds full"),
+        ({}, "the file holds full"),
+        ({"full": [1, 2]}, "pages is"),
+    ],
+)
+def test_refused_pages(pages, message, tmp_path):
+    """Pages that cannot be written, or not those of the file, are refused; nothing is written."""
+    save_pages(tmp_path / "p", made(layout="component"), SAVED)
+    store = made(layout="component", random=False)
+    with pytest.raises(OctavoError, match=message):
+        load_pages(tmp_path / "p", store, pages)
+    assert not store.arena.any()
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
+    """The old file stays where the new one fails, and no other is left beside it."""
+    save_pages(tmp_path / "p", made(), SAVED)
+    before = (tmp_path / "p").read_bytes()
+    with pytest.raises(octavo.LengthError):
+        save_pages(tmp_path / "p", made(), {"full": np.array([10**6])})
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="irectory"):
+        save_pages(tmp_path / "folder", made(), SAVED)
+
+    assert before == (tmp_path / "p").read_bytes()
+    assert {"p", "folder"} == {file.name for file in tmp_path.iterdir()}

@@ -1,0 +1,164 @@
+"""Whole pages: copied with all sources read first, zeroed, and mirrored in host memory."""
+
+import numpy as np
+import pytest
+import torch
+
+import octavo
+from octavo import Attention, Copies, Latent, ModelSpec, OctavoError, State, StepError
+from octavo.storage import HostMirror, Storage
+
+HYBRID = ModelSpec(
+    "h", (*[State((16, 64), (6, 3))] * 4, *[Attention(2, 32, 32)] * 2, Attention(2, 32, 32, 6)), 64
+)
+LATENT = ModelSpec("l", (Latent(160, 16, 136), Latent(160, 16)), 64)
+
+
+def made(spec=HYBRID, layout=None, **options):
+    """A storage whose every byte is random."""
+    plan = octavo.plan(spec, 3_000_000, page_size=4, dtype="fp32", layout=layout, **options)
+    store = Storage(plan)
+    store.arena.random_(0, 255, generator=torch.Generator().manual_seed(0))
+    return store
+
+
+def pages_of(store, group):
+    """By component, the content of every page of a group, as bytes."""
+    return {
+        (t.layer, t.component): (
+            t.part,
+            store.tensor(t.layer, t.component).flatten(1).view(torch.uint8).clone(),
+        )
+        for t in store.plan.tensors
+        if t.group == group
+    }
+
+
+def copies(source, target):
+    """Copies from a list of pages to another."""
+    return Copies(np.array(source, np.int32), np.array(target, np.int32))
+
+
+@pytest.mark.parametrize("layout", ["component", "slab", "packed"])
+def test_apply_reads_all_sources_first(layout):
+    """A page that is source and target, in any group, hands on what it held before."""
+    store = made(layout=layout)
+    names = list(store.plan.groups)
+    before = {name: pages_of(store, name) for name in names}
+    arena = store.arena.clone()
+    size = store.plan.groups["state"].parts if store.plan.packed else 1
+    unit = np.arange(size)
+    first, second, third = (1 + size * k + unit for k in range(3))
+    other = {name: copies([40, 41, 42], [41, 42, 43]) for name in names if name != "state"}
+    if not store.plan.packed:  # one id space: pages of the groups are different ones
+        other = {
+            n: copies([p, p + 1, p + 2], [p + 1, p + 2, p + 3])
+            for n, p in zip(other, (20, 30), strict=True)
+        }
+    moves = other | {"state": copies([*first, *second], [*second, *third])}
+    store.apply(moves)
+    for name, move in moves.items():
+        now = pages_of(store, name)
+        for place, (part, held) in before[name].items():
+            mine = (move.source - 1) % size == part if name == "state" else slice(None)
+            for source, target in zip(move.source[mine], move.target[mine], strict=True):
+                assert torch.equal(held[source], now[place][1][target])
+
+    store.apply({name: copies([], []) for name in names})
+    assert not torch.equal(arena, store.arena)
+
+
+def test_apply_touches_nothing_else():
+    """All bytes but the target's own stay."""
+    store = made(LATENT, "slab")
+    before = store.arena.clone()
+    store.apply({"full": copies([3], [7])})
+    changed = (store.arena != before).nonzero().flatten()
+    strides = {t.page_stride for t in store.plan.tensors}
+
+    assert changed.numel()
+    assert changed.numel() <= store.page_bytes("full")
+    assert all(stride > 0 for stride in strides)
+    store.write_pages("full", np.array([7]), store.read_pages("full", np.array([8])))
+    store.write_pages("full", np.array([3]), store.read_pages("full", np.array([3])))
+
+
+@pytest.mark.parametrize("layout", ["component", "slab", "packed"])
+def test_zero(layout):
+    """Fresh pages become zeros, other pages stay."""
+    store = made(layout=layout)
+    before = pages_of(store, "full")
+    store.zero({"full": np.array([5, 9], np.int32)})
+    for place, (_, now) in pages_of(store, "full").items():
+        assert [5, 9] == (now.sum(1) == 0).nonzero().flatten().tolist()
+        kept = [page for page in range(len(now)) if page not in (5, 9)]
+        assert torch.equal(before[place][1][kept], now[kept])
+
+
+@pytest.mark.parametrize("layout", ["component", "slab", "packed"])
+@pytest.mark.parametrize("group", ["full", "state", "window_6"])
+def test_mirror(group, layout):
+    """Pages copied out and back in, to other pages, are the same; the host keeps them."""
+    store = made(layout=layout)
+    mirror = HostMirror(store, {group: 3})
+    assert 3 * store.page_bytes(group) == mirror.nbytes
+    assert mirror.pinned == torch.cuda.is_available()
+    pages, places = np.array([4, 2, 7]), np.array([1, 2, 0])
+    before = store.read_pages(group, pages)
+    mirror.offload(group, pages, places)
+    store.zero({group: pages})
+    mirror.restore(group, places[::-1].copy(), np.array([2, 9, 10]))
+
+    assert torch.equal(before[[2, 1, 0]], store.read_pages(group, np.array([2, 9, 10])))
+    assert not store.read_pages(group, np.array([4])).any()
+
+
+def test_mirror_refusals():
+    """Places that do not exist, hold nothing or are too many are refused, and nothing is moved."""
+    store = made()
+    before, mirror = store.arena.clone(), HostMirror(store, {"full": 2})
+    mirror.offload("full", np.array([1]), np.array([0]))
+    for call, error, message in [
+        (lambda: HostMirror(store, {"other": 1}), octavo.UnknownGroup, "no group 'other'"),
+        (lambda: HostMirror(store, {"full": 0}), octavo.LengthError, "places is 0"),
+        (lambda: mirror.offload("full", np.array([1]), np.array([2])), OctavoError, "place is 2"),
+        (lambda: mirror.offload("state", np.array([1]), np.array([0])), OctavoError, "'state'"),
+        (lambda: mirror.offload("full", np.array([10**6]), np.array([1])), OctavoError, "page is"),
+        (lambda: mirror.offload("full", np.array([1, 2]), np.array([1])), OctavoError, "number of"),
+        (lambda: mirror.restore("full", np.array([1]), np.array([2])), StepError, "holds no page"),
+        (lambda: mirror.restore("full", np.array([0]), np.array([0])), OctavoError, "null page"),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
+    assert torch.equal(before, store.arena)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.apply({"full": copies([1], [0])}), "null page"),
+        (lambda s: s.apply({"full": copies([1], [2]), "state": copies([1], [10**6])}), "page is"),
+        (lambda s: s.apply({"full": copies([1, 2], [3])}), "targets is 1"),
+        (lambda s: s.apply({"other": copies([1], [2])}), "no group 'other'"),
+        (lambda s: s.zero({"full": np.array([3, 0])}), "null page"),
+        (lambda s: s.zero({"full": np.array([3]), "state": np.array([-1])}), "page is -1"),
+        (lambda s: s.zero({"full": [3]}), "pages is"),
+        (
+            lambda s: s.write_pages("full", np.array([0]), s.read_pages("full", np.array([1]))),
+            "null",
+        ),
+        (lambda s: s.write_pages("full", np.array([3]), torch.zeros(1, 3)), "dtype of content"),
+        (lambda s: s.write_pages("full", np.array([3]), torch.zeros(2, 3).byte()), "shape of"),
+        (
+            lambda s: s.write_pages("full", np.array([3]), torch.zeros(1).byte().to("meta")),
+            "device",
+        ),
+    ],
+)
+def test_refusals(call, message):
+    """Pages that do not exist, and the null page, are refused before anything is written."""
+    store = made()
+    before = store.arena.clone()
+    with pytest.raises(OctavoError, match=message):
+        call(store)
+    assert torch.equal(before, store.arena)
