@@ -106,7 +106,7 @@ def generate(model, ids, cache, mask=None, new=7, **options):
         found = model.generate(
             ids,
             attention_mask=mask,
-            past_key_values=cache,
+            cache=cache,
             max_new_tokens=new,
             do_sample=False,
             output_logits=True,

@@ -112,7 +112,6 @@ def agree(found, expected, error=1e-5):
     assert (found[1] - expected[1]).abs().max() <= error * expected[1].abs().max()
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("family", "mode"), list(modes()))
 def test_equals_transformers_own_cache(family, mode):
     """Each mode gives DynamicCache's tokens and logits, and leaves no page live."""

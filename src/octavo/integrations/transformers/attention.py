@@ -57,18 +57,30 @@ def attend(
             module, query, key, value, attention_mask, scaling=scaling, **rest
         )
         return found
+    return _paged(handle, query, scaling, softcap, s_aux), None
+
+
+def _paged(
+    handle: Any,
+    query: torch.Tensor,
+    scaling: float | None,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+) -> torch.Tensor:
+    """[B, q, H, v_dim] of a query [B, H, q, k_dim], or of the pass's last q columns."""
     layer, now = handle.layer, handle.now
-    batch, heads, new, _ = query.shape
-    out = query.new_zeros(batch * new, heads, layer.kind.v_dim)
+    batch, heads, asked, dim = query.shape
+    if asked < now.new:  # a layer that shares another's keys may be asked for the last ones alone
+        query = torch.nn.functional.pad(query, (0, 0, now.new - asked, 0))
+    out = query.new_zeros(batch * now.new, heads, layer.kind.v_dim)
     if now.step is not None:
         taken, source = _places(now, query.device)
-        step = _step(now, layer.group, query.device)
-        tokens = query.transpose(1, 2).reshape(batch * new, heads, -1).index_select(0, taken)
-        done = paged_attention(
+        tokens = query.transpose(1, 2).reshape(-1, heads, dim).index_select(0, taken)
+        found = paged_attention(
             tokens,
             layer.parts["key"].tensor,
             layer.parts["value"].tensor,
-            step,
+            _step(now, layer.group, query.device),
             order="head",
             scale=scaling,
             softcap=softcap,
@@ -76,10 +88,10 @@ def attend(
             sink_tokens=layer.kind.sink_tokens,
             sink_logits=s_aux,
         )
-        out.index_copy_(0, taken, done)
+        out.index_copy_(0, taken, found)
         if source is not None:
             out = out.view(batch, -1).index_select(0, source)
-    return out.view(batch, new, heads, -1), None
+    return out.view(batch, now.new, heads, -1)[:, now.new - asked :]
 
 
 def _step(now: Any, group: str, device: torch.device) -> TorchStep:

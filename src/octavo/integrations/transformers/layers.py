@@ -86,7 +86,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
             return found[..., : self.kind.rank], found[..., self.kind.rank :]
         self.parts["key"].write(now, key_states)
         self.parts["value"].write(now, value_states)
-        if now.work.get("attend"):
+        if now.work.get("attend") and self.kind.chunk is None:
             setattr(key_states, HANDLE, Handle(self, now))
             return key_states, value_states
         first = self._first(now.past)

@@ -82,7 +82,7 @@ class Rows:
         self.real: Bools = np.ones((0, 0), np.bool_)
         self.now: Pass | None = None
         self.waits = False
-        self._salts = 0
+        self._known, self._salts = shares, 0
         self._stateful = any(g.lifetime.form == "state" for g in cache.plan.groups.values())
 
     @property
@@ -109,6 +109,7 @@ class Rows:
         if ids is not None and self._goes_on(ids, real):
             return
         self.release()
+        self._known = self.shares and ids is not None
         try:
             self._admit(ids, real)
         except BaseException:
@@ -118,7 +119,7 @@ class Rows:
     def _goes_on(self, ids: Index, real: Bools) -> bool:
         """Whether ``ids`` begin with what the rows hold, column by column."""
         length = self.length
-        if not 0 < length < ids.shape[1] or len(self.sequences) != len(ids) or not self.shares:
+        if not 0 < length < ids.shape[1] or len(self.sequences) != len(ids) or not self._known:
             return False
         if not np.array_equal(self.real, real[:, :length]):
             return False
@@ -130,7 +131,7 @@ class Rows:
     def _admit(self, ids: Index | None, real: Bools) -> None:
         self._check_room(len(real))
         prompts = [self._ids(ids, row, mask) for row, mask in enumerate(real)]
-        self.sequences = self._sequences(prompts, reuse=self.shares and self.resumes)
+        self.sequences = self._sequences(prompts, reuse=self.resumes)
         starts = [self._start(*pair) for pair in zip(self.sequences, real, strict=True)]
         start = min(starts)
         if self._stateful and len(set(starts)) > 1:
@@ -148,7 +149,7 @@ class Rows:
         return [made.get(ids.tobytes()) for ids in prompts]
 
     def _enter(self, ids: Index, *, reuse: bool) -> Sequence:
-        if self.shares:
+        if self._known:
             return self.cache.admit(ids, reuse=reuse)
         self._salts += 1
         return self.cache.admit(ids, reuse=False, extra=[Salt(f"private {self._salts}")])
@@ -182,19 +183,23 @@ class Rows:
         Raises:
             LengthError: another batch size than the rows have.
             OutOfPages: too few pages; nothing was written, and the rows are empty.
-            StepError: ids other than those the prompt was said to have.
+            StepError: ids other than those the prompt was said to have, or unknown ones where
+                the rows are to be found again by theirs.
 
         Cost: O(B (length + q)).
         """
         self.settle()
         if not self.sequences:
             self._check_room(len(real))
+            self._known = self.shares and ids is not None
             self.sequences = [None] * len(real)
             self.real = np.ones((len(real), 0), np.bool_)
         if len(real) != len(self.sequences):
             why = "as many rows as the batch began with; reset() begins another"
             had = len(self.sequences)
             raise LengthError("batch size", len(real), had, had, why)
+        if ids is None and self._known:
+            raise StepError("embeddings do not follow on rows of ids; reset() begins others")
         try:
             self.now = self._open(ids, real)
         except BaseException:
