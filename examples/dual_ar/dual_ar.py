@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
-from octavo.attention.active import ActivePrefixCache, Prefix
+from octavo.attention.active import ActivePrefixCache
+from octavo.attention.onepass import Prefix
 
 TEXT, CODES, CODEBOOKS = 64, 32, 4
 END = TEXT + CODES  # the last token of the slow vocabulary

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import octavo
-from octavo.attention import active
+from octavo.attention import onepass
 
 LAYERS, HEADS, KV_HEADS, DIM, VOCAB = 2, 6, 2, 8, 97
 SIZES = {"layers": LAYERS, "kv_heads": KV_HEADS, "head_dim": DIM}
@@ -111,13 +111,13 @@ def test_equals_the_masked_full_cache(model, bucket, batch):
 def test_observed_lengths(model, monkeypatch):
     """Attention sees K, V and mask of 3 in prefill, of 4 in the first step, of 8 at capacity."""
     observed = []
-    plain = active.scaled_dot_product_attention
+    plain = onepass.scaled_dot_product_attention
 
     def spy(query, keys, values, *rest, **options):
         observed.append((keys.shape[-2], values.shape[-2]))
         return plain(query, keys, values, *rest, **options)
 
-    monkeypatch.setattr(active, "scaled_dot_product_attention", spy)
+    monkeypatch.setattr(onepass, "scaled_dot_product_attention", spy)
     kept = octavo.ActivePrefixCache(**SIZES, capacity=8)
     lengths, chain = [], []
     for count in (3, 1, 1, 1, 1, 1):

@@ -15,7 +15,7 @@ from octavo.attention.operator import paged_attention_op
 from octavo.attention.tiles import TorchStep
 from octavo.testing import check_kernel
 
-BRIDGES = {None: {}, "torch": {"to": torch.from_numpy}}
+BRIDGES = {(): {}, ("torch",): {"to": torch.from_numpy}}
 """How backends take arrays, by what they require."""
 
 
@@ -57,9 +57,10 @@ def test_backends_conform(backend):
     attend = backend.load().paged_attention
     rounds = 1 if attend is oracle.paged_attention else 3
     bridge = BRIDGES[backend.requires]
-    if backend.requires == "torch":
+    if backend.requires == ("torch",):
         attend = with_fp8_tensors(attend)
-    report = check_kernel(attend, orders=backend.orders, rounds=rounds, **bridge)
+    dtypes = [name for name in ("fp32", "fp64") if name in (backend.dtypes or (name,))]
+    report = check_kernel(attend, orders=backend.orders, dtypes=dtypes, rounds=rounds, **bridge)
 
     assert set(report.left_out) <= {"kv_dtype", "v_dim"}
     assert report.cases >= 272 * rounds, str(report)

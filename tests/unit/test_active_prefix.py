@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import octavo
-from octavo.attention import active
+from octavo.attention import onepass
 
 LAYERS, KV_HEADS, DIM = 2, 2, 4
 
@@ -221,7 +221,11 @@ def test_keys_and_values_that_do_not_fit_are_refused(error, layer, key, value, s
 @pytest.mark.parametrize(
     ("error", "query", "said"),
     [
-        (octavo.LengthError, torch.ones(1, 3, 1, DIM), "heads of query is 1; .*modulo 2"),
+        (
+            octavo.LengthError,
+            torch.ones(1, 3, 1, DIM),
+            "heads of query is 3; .*a multiple of the 2",
+        ),
         (octavo.LengthError, torch.ones(1, 4, 2, DIM), "tokens of query is 2"),
         (octavo.PlanError, torch.ones(1, 4, 1, DIM).half(), "dtype of query"),
         (octavo.LengthError, torch.ones(4, DIM), "axes of query is 2"),
@@ -420,13 +424,13 @@ def test_nothing_hidden_is_ever_not_finite():
 def test_heads_are_not_expanded(monkeypatch):
     """Attention gets the cache's own memory, cut to the prefix, and a group's heads as its rows."""
     calls = []
-    plain = active.scaled_dot_product_attention
+    plain = onepass.scaled_dot_product_attention
 
     def spy(query, keys, values, *rest, **options):
         calls.append((query.shape[-3:], keys.shape[-2], values.shape[-2], keys.data_ptr()))
         return plain(query, keys, values, *rest, **options)
 
-    monkeypatch.setattr(active, "scaled_dot_product_attention", spy)
+    monkeypatch.setattr(onepass, "scaled_dot_product_attention", spy)
     kept = cache()
     fill(kept, 3)
     prefix = kept.begin()

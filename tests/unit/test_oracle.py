@@ -204,9 +204,9 @@ def _as_its_arrays(name, arguments):
 
 
 def test_backends_are_listed():
-    """The oracle comes first, every backend has the function and says which orders it takes."""
+    """The oracle comes last, every backend has the function and says which orders it takes."""
     found = backends()
 
-    assert ["oracle", "torch"] == [backend.name for backend in found]
+    assert "oracle" == found[-1].name
     assert all(callable(backend.load().paged_attention) for backend in found)
     assert all({"token", "head"} == set(backend.orders) for backend in found)

@@ -9,12 +9,11 @@ Law: every position at or beyond a row's length holds zeros, so what a mask hide
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
-from octavo.errors import CapacityError, LengthError, PlanError, StepError
+from octavo.attention.onepass import Prefix, slots, visible
+from octavo.errors import CapacityError, PlanError
 from octavo.spec import check_int
 
 GRAIN = 256  # positions by which storage grows at least: one copy of the prefix in as many steps
@@ -63,7 +62,7 @@ class ActivePrefixCache:
         if not dtype.is_floating_point:
             raise PlanError("dtype", str(dtype), "it must be a floating-point type")
         self._lengths = [0] * self.batch
-        self._turn = 0
+        self._open: Prefix | None = None
         empty = torch.empty(batch, kv_heads, 0, head_dim, dtype=dtype, device=device)
         self._keys, self._values = [empty] * layers, [empty] * layers
         self._resize(0)
@@ -97,7 +96,7 @@ class ActivePrefixCache:
             why = f"{tokens} more after {self.kv_len}; make the cache with a larger capacity"
             raise CapacityError("kv_len", end, self.capacity, why)
 
-    def begin(self, counts: int | Sequence[int] = 1) -> "Prefix":
+    def begin(self, counts: int | Sequence[int] = 1) -> Prefix:
         """The next ``counts`` positions of each row, for one forward pass.
 
         Args:
@@ -116,9 +115,9 @@ class ActivePrefixCache:
         check_int("tokens of the step", max(rows), 1)
         ends = [length + count for length, count in zip(self._lengths, rows, strict=True)]
         check_int("kv_len", max(ends), 1, self.capacity)
-        return self._open(self._lengths, rows, ends)
+        return self._pass(self._lengths, rows, ends)
 
-    def begin_at(self, positions: Iterable[int], kv_len: int) -> "Prefix":
+    def begin_at(self, positions: Iterable[int], kv_len: int) -> Prefix:
         """The caller's own positions, the same in every row, which then holds ``kv_len``.
 
         A prefill of T tokens is ``begin_at(range(T), T)``, decode step i after it
@@ -145,7 +144,7 @@ class ActivePrefixCache:
         check_int("position", named[0], 0, held, f"a row holds {held}; none may be left out")
         check_int("kv_len", kv_len, 1, max(held, named[-1] + 1), "beyond it nothing is written")
         self.truncate([min(length, kv_len) for length in self._lengths])
-        return self._open(named[:1] * self.batch, [count] * self.batch, [kv_len] * self.batch)
+        return self._pass(named[:1] * self.batch, [count] * self.batch, [kv_len] * self.batch)
 
     def truncate(self, lengths: int | Sequence[int]) -> None:
         """Keep the first ``lengths`` positions of every row, or of each, and drop the rest.
@@ -165,7 +164,7 @@ class ActivePrefixCache:
             for tensor in self._tensors():
                 tensor[:, :, low:high].masked_fill_(dropped[:, None, :, None], 0)
         self._lengths = kept
-        self._turn += 1
+        self._close()
         self._resize(max(kept))
 
     def reset(self) -> None:
@@ -237,7 +236,7 @@ class ActivePrefixCache:
         if theirs.dtype != own.dtype:
             raise PlanError("dtype of source", str(theirs.dtype), f"this cache has {own.dtype}")
 
-    def _open(self, starts: list[int], counts: list[int], ends: list[int]) -> "Prefix":
+    def _pass(self, starts: list[int], counts: list[int], ends: list[int]) -> Prefix:
         """A pass over ``counts`` positions from ``starts``, after which rows hold ``ends``."""
         seen = min(-(-max(ends) // self.bucket) * self.bucket, self.capacity)
         self._resize(seen)
@@ -247,17 +246,22 @@ class ActivePrefixCache:
         exact = self.bucket == 1  # else a mask in each step: its absence would be another shape
         whole = fresh or (exact and max(counts) == 1 and min(starts) + 1 == seen)
         self._lengths = ends
-        self._turn += 1
-        return Prefix(
+        self._close()
+        self._open = Prefix(
             positions=positions,
             keys=[tensor[:, :, :seen] for tensor in self._keys],
             values=[tensor[:, :, :seen] for tensor in self._values],
-            _slots=_slots(positions, counts),
-            _mask=None if whole else _visible(positions, seen),
-            _fresh=fresh,
-            _cache=self,
-            _turn=self._turn,
+            slots=slots(positions, counts),
+            masked=None if whole else visible(positions, seen),
+            fresh=fresh,
         )
+        return self._open
+
+    def _close(self) -> None:
+        """End the pass begun last: what it shows is about to change."""
+        if self._open is not None:
+            self._open.closed = True
+            self._open = None
 
     def _resize(self, positions: int) -> None:
         """Storage for ``positions`` in whole grains, one at least; a layer at a time."""
@@ -271,177 +275,3 @@ class ActivePrefixCache:
                         new = old.new_zeros(*old.shape[:2], size, old.shape[3])
                         new[:, :, :kept] = old[:, :, :kept]
                         tensors[layer] = new
-
-
-@dataclass(frozen=True, eq=False)
-class Prefix:
-    """What the attention layers of one forward pass write and see; valid for that pass.
-
-    It holds tensors alone and fits into a function that torch compiles: begin outside of it.
-
-    Attributes:
-        positions: int64[batch, tokens], of the pass's tokens, for position embeddings.
-        keys: by layer, [batch, kv_heads, kv_len, head_dim]: views of the active prefix, kv_len
-            rounded up to the cache's bucket.
-        values: likewise.
-    """
-
-    positions: torch.Tensor
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
-    _slots: tuple[torch.Tensor, ...]
-    _mask: torch.Tensor | None  # None: `attend` needs none
-    _fresh: bool  # nothing came before: the pass's own keys are all there is to see
-    _cache: ActivePrefixCache
-    _turn: int
-
-    @property
-    def mask(self) -> torch.Tensor:
-        """bool[batch, 1, tokens, kv_len]: the positions each token sees, its own and before."""
-        return _visible(self.positions, self.keys[0].shape[2])
-
-    def update(
-        self, layer: int, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write a layer's new keys and values; what its attention sees, together with `mask`.
-
-        Args:
-            layer: its number, from 0.
-            key: [batch, kv_heads, tokens, head_dim], position embedding applied.
-            value: likewise.
-
-        Returns:
-            The layer's ``keys`` and ``values``, heads not expanded.
-
-        Raises:
-            LengthError: no such layer, or sizes that are not the cache's.
-            PlanError: another dtype or device.
-            StepError: the cache has moved on since, or autograd would record the write. Nothing is
-                written in any of these cases.
-
-        Cost: O(elements written).
-        """
-        self._check_open()
-        keys = self.keys[check_int("layer", layer, 0, len(self.keys) - 1)]
-        values = self.values[layer]
-        for name, given in (("key", key), ("value", value)):
-            _check_like(name, given, keys, kv_heads=keys.shape[1], tokens=self.positions.shape[1])
-        if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
-            raise StepError("a cache is not differentiated through; run under torch.no_grad()")
-        _write(keys, key, self._slots)
-        _write(values, value, self._slots)
-        return keys, values
-
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        *,
-        scale: float | None = None,
-    ) -> torch.Tensor:
-        """`update`, then causal attention of the pass's tokens over the active prefix.
-
-        Args:
-            layer: its number, from 0.
-            query: [batch, heads, tokens, head_dim]; ``heads`` is a multiple of ``kv_heads``.
-            key: [batch, kv_heads, tokens, head_dim].
-            value: likewise.
-            scale: factor of the scores; None: 1 / sqrt(head_dim).
-
-        Returns:
-            [batch, heads, tokens, head_dim].
-
-        Raises:
-            LengthError: as `update`, or query sizes that do not fit.
-            PlanError: as `update`, for the query too.
-            StepError: as `update`.
-
-        Cost: O(batch * heads * tokens * kv_len * head_dim); no head is copied for its group.
-        """
-        kv_heads, tokens = self.keys[0].shape[1], self.positions.shape[1]
-        heads = query.shape[1] if query.ndim == 4 else kv_heads
-        _check_like("query", query, self.keys[0], kv_heads=heads, tokens=tokens)
-        check_int("heads of query", heads % kv_heads, 0, 0, f"modulo {kv_heads} kv_heads")
-        keys, values = self.update(layer, key, value)
-        if self._fresh:
-            return _attend(query, key, value, None, scale=scale)
-        return _attend(query, keys, values, self._mask, scale=scale)
-
-    def _check_open(self) -> None:
-        """Refuse a pass whose cache has begun another one, been cut or been filled since."""
-        if not torch.compiler.is_compiling() and self._cache._turn != self._turn:
-            raise StepError("the cache has moved on since this prefix was begun; begin anew")
-
-
-def _check_like(
-    name: str, given: torch.Tensor, keys: torch.Tensor, *, kv_heads: int, tokens: int
-) -> None:
-    """Refuse what is not [batch, kv_heads, tokens, head_dim] of ``keys`` own dtype and device."""
-    check_int(f"axes of {name}", given.ndim, 4, 4, "[batch, heads, tokens, head_dim]")
-    sizes = (keys.shape[0], kv_heads, tokens, keys.shape[3])
-    for axis, size in zip(("batch", "heads", "tokens", "head_dim"), sizes, strict=True):
-        found = given.shape[("batch", "heads", "tokens", "head_dim").index(axis)]
-        if found != size:
-            raise LengthError(f"{axis} of {name}", found, size, size)
-    for what in ("dtype", "device"):
-        if getattr(given, what) != getattr(keys, what):
-            wanted = f"the cache's is {getattr(keys, what)}"
-            raise PlanError(f"{what} of {name}", str(getattr(given, what)), wanted)
-
-
-def _visible(positions: torch.Tensor, kv_len: int) -> torch.Tensor:
-    """bool[batch, 1, tokens, kv_len]: keys at or before each token's own position."""
-    return torch.arange(kv_len, device=positions.device) <= positions[:, None, :, None]
-
-
-def _slots(positions: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, ...]:
-    """Where a pass writes: positions, or (row, position, token) of each that is no padding."""
-    if len(counts) == 1:
-        return (positions[0],)
-    tokens = torch.arange(positions.shape[1]) < torch.tensor(counts)[:, None]
-    row, token = (index.to(positions.device) for index in tokens.nonzero(as_tuple=True))
-    return row, positions[row, token], token
-
-
-def _write(storage: torch.Tensor, new: torch.Tensor, slots: tuple[torch.Tensor, ...]) -> None:
-    """Put ``new`` [batch, kv_heads, tokens, head_dim] where ``slots`` say."""
-    if len(slots) == 1:
-        storage.index_copy_(2, slots[0], new)
-        return
-    row, position, token = slots
-    storage[row, :, position] = new[row, :, token]
-
-
-def _attend(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    *,
-    scale: float | None,
-) -> torch.Tensor:
-    """Attention without head expansion, [batch, heads, tokens, head_dim].
-
-    One token a row takes the heads of a group as its query rows: up to 4 times faster in bf16 on
-    CPU than enable_gqa. Several tokens see their group's keys with stride 0; without a mask they
-    are a prompt from position 0.
-    """
-    (batch, heads, tokens, dim), kv_heads = query.shape, keys.shape[1]
-    group = heads // kv_heads
-    if tokens == 1:
-        rows = query.reshape(batch, kv_heads, group, dim)
-        out = scaled_dot_product_attention(rows, keys, values, mask, scale=scale)
-        return out.reshape(batch, heads, 1, dim)
-    if mask is not None and batch > 1:
-        mask = mask.repeat_interleave(kv_heads, 0)
-    out = scaled_dot_product_attention(
-        query.reshape(batch * kv_heads, group, tokens, dim),
-        keys.flatten(0, 1)[:, None].expand(-1, group, -1, -1),
-        values.flatten(0, 1)[:, None].expand(-1, group, -1, -1),
-        mask,
-        is_causal=mask is None,
-        scale=scale,
-    )
-    return out.reshape(batch, heads, tokens, dim)

@@ -17,6 +17,9 @@ from octavo.errors import PlanError, UnsupportedModel
 from octavo.spec import check_int
 from octavo.table import Step
 
+prepare = TorchStep
+"""What `paged_attention` takes instead of the step, made once for all layers of a group."""
+
 
 class Attended(NamedTuple):
     """What attention gives.

