@@ -43,7 +43,17 @@ step to step of a batch that decodes at O(rows).
 """
 
 from octavo.index.emitter import Emitter
-from octavo.index.formats import Cascade, Dense, Flash, Flashinfer, Onnxruntime, Tensorrt, Vllm
+from octavo.index.flex import flex
+from octavo.index.formats import (
+    Cascade,
+    Dense,
+    Flash,
+    Flashinfer,
+    Flex,
+    Onnxruntime,
+    Tensorrt,
+    Vllm,
+)
 from octavo.index.latent import LatentGeometry, check_offsets, max_addressable_pages
 from octavo.index.masks import dense
 from octavo.index.options import Options
@@ -58,6 +68,7 @@ __all__ = [
     "Emitter",
     "Flash",
     "Flashinfer",
+    "Flex",
     "LatentGeometry",
     "Onnxruntime",
     "Options",
@@ -70,6 +81,7 @@ __all__ = [
     "dense",
     "flash",
     "flashinfer",
+    "flex",
     "max_addressable_pages",
     "onnxruntime",
     "state",

@@ -30,6 +30,7 @@ class Addresses(NamedTuple):
         keys: int32[n], keys the columns stand for: context - base.
         base: int32[n], positions left out behind the sinks; 0 in the absolute form.
         sinks: leading positions whose columns stay in front of those left out.
+        pages: kernel pages of the group's pool, those of the null page included.
     """
 
     step: Step
@@ -41,6 +42,7 @@ class Addresses(NamedTuple):
     keys: Ints
     base: Ints
     sinks: int
+    pages: int
 
     @property
     def held(self) -> NDArray[np.bool_]:
@@ -86,7 +88,8 @@ def read_addresses(
         table = _split(table, size // page, ends)
     elif first is not None:
         table = table[:, : int(ends.max(initial=0))]
-    return Addresses(step, lifetime, page, table, ends, view.slots, keys, base, lead * size)
+    pages = plan.ids(name) * (size // page)
+    return Addresses(step, lifetime, page, table, ends, view.slots, keys, base, lead * size, pages)
 
 
 def _kernel_page(page_size: int, kernel_page: int | None, kernel: str | None) -> int:
