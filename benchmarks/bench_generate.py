@@ -5,8 +5,8 @@ is faster than with DynamicCache or StaticCache, and eight rows hold fewer bytes
 
 Method: 128 tokens of prompt, 16 greedy tokens, one thread, seconds of CPU time, as the machine is
 shared. `new`: all prompts are different. `reused`: 112 tokens of each are those of a call before,
-which the own caches compute again. In turn, the best of the rounds (one for eight rows). MiB: keys and values of the
-longest moment (octavo: pages in use).
+which the own caches compute again. In turn, the best of the rounds, of which eight rows have one.
+MiB: keys and values of the longest moment (octavo: pages in use).
 """
 
 import argparse
@@ -113,7 +113,8 @@ def main() -> int:
     print(machine_line("torch", "transformers"))
     print(
         f"SmolLM2-135M in {options.dtype}, 1 thread, CPU time, prompt {PROMPT} (reused {SHARED}), "
-        f"{NEW} new tokens, static capacity {CAPACITY}, best of {options.rounds} rounds (8 rows: of 1)"
+        f"{NEW} new tokens, static capacity {CAPACITY}, "
+        f"best of {options.rounds} rounds in turn (8 rows: of 1)"
     )
     print("rows  prefix  cache                   s     tok/s      MiB  speedup")
     model = load("smollm2-135m", dtype=options.dtype).model
