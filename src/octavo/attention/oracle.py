@@ -176,11 +176,12 @@ def paged_attention(
         np.zeros((sizes.tokens, sizes.heads, sizes.v_dim), computed),
         np.full((sizes.tokens, sizes.heads), -np.inf, computed),
     )
-    reach = {"causal": causal, "window": sizes.window, "sink_tokens": sizes.sink_tokens}
+    window, sink_tokens = sizes.window, sizes.sink_tokens
     for row, context in enumerate(step.context.tolist()):
         start, stop = step.query_start[row : row + 2].tolist()
+        positions = np.arange(context - (stop - start), context)
         at = np.arange(int(view.base[row]), context)
-        seen = visible(np.arange(context - (stop - start), context), at, **reach)
+        seen = visible(positions, at, causal=causal, window=window, sink_tokens=sink_tokens)
         used = seen.any(axis=0)
         place = _addresses(view, row, at[used], sizes.page_size)
         k = keys.read(*place, computed)
@@ -283,7 +284,8 @@ def _stacked(parts: Iterable[Attended]) -> tuple[Floats, Floats]:
     if not pairs:
         raise LengthError("parts", 0, 1, None, "at least one result")
     found = [
-        (_floats("out", at, out), _floats("lse", at, lse)) for at, (out, lse) in enumerate(pairs)
+        (_floats(f"out of part {at}", out), _floats(f"lse of part {at}", lse))
+        for at, (out, lse) in enumerate(pairs)
     ]
     shape = found[0][0].shape
     for at, (out, lse) in enumerate(found):
@@ -319,7 +321,7 @@ def check_dtype(dtype: Any) -> str:
         PlanError: another dtype, or none.
     """
     try:
-        name = np.dtype(dtype).name
+        name: str = np.dtype(dtype).name
     except (TypeError, ValueError):
         name = ""
     if name not in ("float64", "float32"):
