@@ -105,7 +105,7 @@ def test_damaged_kernel_is_built_anew(fresh):
         ({"device": "cuda:1"}, "torch"),
         ({"latent": True}, "cpu"),
         ({"kv_dtype": "int8"}, "torch"),
-        ({"kv_dtype": "int4"}, "oracle"),
+        ({"kv_dtype": "int4", "latent": True}, "torch"),
     ],
 )
 def test_best_backend_takes_what_is_asked(asked, name):
@@ -116,7 +116,7 @@ def test_best_backend_takes_what_is_asked(asked, name):
 def test_what_no_backend_takes_is_refused():
     """Names and combinations that nothing serves are named."""
     with pytest.raises(PlanError, match="attention backend is 'cuda, bf16, order head"):
-        best("cuda", kv_dtype="int4")
+        best("cuda", kv_dtype="fp4")
     with pytest.raises(PlanError, match="backend is 'numba'; known are: cpu, torch, oracle"):
         backend("numba")
     with pytest.raises(octavo.OctavoError):

@@ -95,7 +95,7 @@ _BACKENDS = (
         orders=("head", "token"),
         dtypes=(),
         latent=True,
-        kv_dtypes=("int8", "fp8"),
+        kv_dtypes=("int8", "fp8", "int4"),
         about="PyTorch operators on any of its devices; gathers the live pages",
     ),
     Backend(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from octavo.attention.oracle import visible
+from octavo.attention.rows import Rows
 from octavo.table import Step
 
 _BLOCK = 256
@@ -105,8 +106,12 @@ class TorchStep:
     Attributes:
         tokens: query tokens.
         page_size: tokens a page holds.
+        require: refuses a cache of fewer pages than the tables name; see Rows.
 
-    Cost: O(rows + pages the contexts cover).
+    Raises:
+        LengthError, UnknownGroup: see Rows.
+
+    Cost: O(rows * width).
     """
 
     def __init__(
@@ -117,20 +122,15 @@ class TorchStep:
         group: str | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        view = step.group(group)
-        self.tokens = int(step.query_start[-1])
-        self.page_size = page_size
+        rows = Rows(step, page_size=page_size, group=group)
+        self.tokens, self.page_size, self.require = rows.tokens, page_size, rows.require
         self._device = torch.device(device)
-        used = int((step.context - view.base).max(initial=0))
-        width = -(-used // page_size)
-        table = torch.from_numpy(view.table[:, :width].astype(np.int64)).to(self._device)
-        starts, contexts = step.query_start.tolist(), step.context.tolist()
+        table = torch.from_numpy(rows.table.astype(np.int64)).to(self._device)
+        ints = (array.tolist() for array in (rows.start, rows.count, rows.past, rows.base))
         self._rows = [
-            _Row(start, stop, context - (stop - start), context, base, table[row])
-            for row, (start, stop, context, base) in enumerate(
-                zip(starts[:-1], starts[1:], contexts, view.base.tolist(), strict=True)
-            )
-            if stop > start
+            _Row(start, start + count, past, past + count, base, table[row])
+            for row, (start, count, past, base) in enumerate(zip(*ints, strict=True))
+            if count
         ]
         self._tiles: dict[Seen, list[Tile]] = {}
 

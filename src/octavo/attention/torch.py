@@ -12,8 +12,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from octavo.attention.arguments import Options, check_arguments, check_order
+from octavo.attention.gathering import Source
 from octavo.attention.tiles import Seen, Tile, TorchStep
-from octavo.errors import PlanError, UnsupportedModel
+from octavo.errors import PlanError
 from octavo.spec import check_int
 from octavo.table import Step
 
@@ -93,8 +94,9 @@ def paged_attention(
 
     Args:
         query: [T, H, k_dim].
-        key_cache: one layer's keys in ``order``, of the query's dtype and device; may be strided.
-        value_cache: likewise with v_dim.
+        key_cache: one layer's keys in ``order``, or latent rows; on the query's device, and of its
+            dtype or that of ``kv_dtype``; may be strided.
+        value_cache: likewise with v_dim; None: latent attention.
         step: the step, or a TorchStep made of it once for all layers (which has its ``group``).
         group: whose page table; None: the first token group.
         order: ``head`` (fast on CPU) or ``token``.
@@ -104,6 +106,11 @@ def paged_attention(
         window: keys a query sees; None: all.
         sink_tokens: first positions seen beside the window.
         sink_logits: [H], in the denominator only.
+        v_dim: elements of a value, for latent attention.
+        key_scale: of a quantised cache, what stored keys are multiplied by.
+        value_scale: likewise for values.
+        kv_dtype: int8 (torch.int8), fp8 (torch.float8_e4m3fn) or int4 (torch.uint8, two to a byte);
+            None: the caches hold numbers. A tile is turned into numbers when its turn comes.
         return_lse: whether to return ``Attended`` and not ``out`` alone.
 
     Returns:
@@ -112,19 +119,14 @@ def paged_attention(
     Raises:
         PlanError: no such order, a scale or softcap that is no finite number, a dtype or device
             that differs, or a ``group`` beside a TorchStep.
-        LengthError: sizes that do not fit each other, or a TorchStep of another page size.
-        UnsupportedModel: no ``value_cache`` (latent attention), or a ``kv_dtype``.
-        KeyError: no such group.
+        LengthError: sizes that do not fit each other or the TorchStep, or a page table that lacks
+            pages of a context or names one that does not exist.
+        UnknownGroup: no such group.
 
     Cost: O(T * H * context * (k_dim + v_dim)); a window bounds the context. Beside the output it
     holds one tile's keys and values.
     """
-    if value_cache is None or kv_dtype is not None:
-        what = "latent attention" if value_cache is None else f"kv_dtype {kv_dtype}"
-        raise UnsupportedModel(what, "the oracle has it; the torch backend does not")
-    page_size = key_cache.shape[check_order(key_cache, order)]
-    for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
-        _check_like(name, cache, query)
+    page_size = key_cache.shape[check_order(key_cache, order, latent=value_cache is None)]
     if isinstance(step, Step):
         step = TorchStep(step, page_size=page_size, group=group, device=query.device)
     elif group is not None:
@@ -142,9 +144,19 @@ def paged_attention(
         sink_logits=sink_logits,
         softcap=softcap,
         v_dim=v_dim,
+        kv_dtype=kv_dtype,
         key_scale=key_scale,
         value_scale=value_scale,
     )
+    if not query.dtype.is_floating_point:
+        raise PlanError("dtype of query", str(query.dtype), "it must be a floating-point type")
+    key_source = Source("key_cache", key_cache, order, query, sizes.k_dim, kv_dtype, key_scale)
+    value_source = None
+    if value_cache is not None:
+        value_source = Source(
+            "value_cache", value_cache, order, query, sizes.v_dim, kv_dtype, value_scale
+        )
+    step.require(key_cache.shape[0])
     factor = 1 / sqrt(sizes.k_dim) if scale is None else scale
     rule = _Rule(factor, softcap, sink_logits, return_lse)
     plain = softcap is None and sink_logits is None and not return_lse
@@ -153,8 +165,9 @@ def paged_attention(
     lse = query.new_empty(sizes.tokens, sizes.heads, dtype=wide) if return_lse else None
     for tile in step.tiles(Seen(causal, window, sink_tokens)):
         part, found = query[tile.start : tile.stop], slice(tile.start, tile.stop)
-        keys = _gather(key_cache, tile, order, sizes.kv_heads, sizes.page_size)
-        values = _gather(value_cache, tile, order, sizes.kv_heads, sizes.page_size)
+        keys = key_source.gather(tile)
+        values = keys if value_source is None else value_source.gather(tile)
+        values = values[..., : sizes.v_dim]
         if plain and not tile.blind:
             out[found] = _fused(part, keys, values, tile, factor)
             continue
@@ -163,34 +176,6 @@ def paged_attention(
         if lse is not None:
             lse[found] = sums
     return out if lse is None else Attended(out, lse)
-
-
-def _check_like(name: str, cache: torch.Tensor, query: torch.Tensor) -> None:
-    """Refuse keys or values that the query cannot be multiplied with as they are. O(1)."""
-    for what in ("dtype", "device"):
-        found, wanted = getattr(cache, what), getattr(query, what)
-        if found != wanted:
-            raise PlanError(f"{what} of {name}", str(found), f"the query's is {wanted}")
-    if not query.dtype.is_floating_point:
-        raise PlanError("dtype of query", str(query.dtype), "it must be a floating-point type")
-
-
-def _gather(
-    cache: torch.Tensor, tile: Tile, order: str, kv_heads: int, page_size: int
-) -> torch.Tensor:
-    """A tile's keys or values, [kv_heads, keys, dim]."""
-    used = slice(tile.skip, tile.skip + tile.keys)
-    if order == "token":
-        pages = cache.index_select(0, tile.pages).flatten(0, 1)
-        return pages[used].transpose(0, 1).contiguous()
-    row = page_size * cache.shape[3]
-    page_rows, ragged = divmod(cache.stride(0), row)
-    if ragged or cache.stride()[1:] != (row, cache.shape[3], 1):
-        pages = cache.index_select(0, tile.pages).transpose(0, 1)
-        return pages.reshape(kv_heads, -1, cache.shape[3])[:, used]
-    rows = (cache.shape[0] - 1) * page_rows + kv_heads
-    heads = cache.as_strided((rows, row), (row, 1)).index_select(0, tile.rows(kv_heads, page_rows))
-    return heads.view(kv_heads, -1, cache.shape[3])[:, used]
 
 
 def _fused(
