@@ -155,7 +155,8 @@ _BACKENDS = (
 def backends() -> tuple[Backend, ...]:
     """All backends in the order of `best`, here or not; ask each's ``missing``.
 
-    Those for GPUs come after ``torch``, by name only, until they have been measured on one."""
+    Those for GPUs come after ``torch``, by name only, until they have been measured on one.
+    """
     return _BACKENDS
 
 

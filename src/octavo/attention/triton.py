@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from octavo.attention.arguments import Options
-from octavo.attention.calls import Asked, check_call, page_size_of, strides
+from octavo.attention.calls import Asked, check_call, page_size_of, refuse, strides
 from octavo.attention.rows import Rows
 from octavo.attention.torch import Attended
 from octavo.errors import PlanError
@@ -153,7 +153,7 @@ def paged_attention(
             does not take, or a ``group`` beside a TritonStep.
         LengthError: sizes that do not fit each other or the TritonStep, or a page table that lacks
             pages of a context or names one that does not exist.
-        UnsupportedModel: a ``kv_dtype``.
+        UnsupportedModel: a ``kv_dtype``; bfloat16 in the interpreter.
         UnknownGroup: no such group.
 
     Cost: O(T * H * context * (k_dim + v_dim)); a window bounds the context. Beside the output it
@@ -166,6 +166,8 @@ def paged_attention(
     elif asked.group is not None:
         raise PlanError("group", asked.group, "a TritonStep is made for its group; give it there")
     sizes = check_call("triton", query, key_cache, value_cache, step, asked, dtypes=DTYPES)
+    if triton.knobs.runtime.interpret and query.dtype == torch.bfloat16:
+        refuse("triton", "bfloat16", "Triton's interpreter multiplies its bits as integers")
     values = key_cache if value_cache is None else value_cache
     blocks = _Blocks.of(sizes.k_dim, sizes.v_dim, step, sizes.heads // sizes.kv_heads)
     tiles = step.tiles(sizes.heads // sizes.kv_heads, blocks.pairs)
