@@ -161,7 +161,7 @@ def test_refusals_name_what_is_wrong(pages, change, message):
     if "few" in change:
         arrays[1:] = [array[:1] for array in arrays[1:]]
     if "turned" in change:
-        arrays[1] = arrays[1].transpose(2, 3).contiguous().transpose(2, 3)
+        arrays[1] = arrays[1].transpose(1, 3).contiguous().transpose(1, 3)
     options = {name: change[name] for name in ("group", "kv_dtype") if name in change}
 
     with pytest.raises(octavo.OctavoError, match=message):
