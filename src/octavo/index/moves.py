@@ -138,11 +138,11 @@ class MovingTensorrt(Moving):
 
     def change(self, changes: list[Change]) -> None:
         """Write the block of keys and that of values; none where there is no page."""
-        offsets = self.arrays.block_offsets
+        offsets, width = self.arrays.block_offsets.reshape(-1), self._width
         for rows, columns, pages in changes:
-            keys = pages * self.blocks
-            offsets[rows, 0, columns] = keys
-            offsets[rows, 1, columns] = keys + self.values * (pages > 0)
+            keys, at = pages * self.blocks, rows * (2 * width) + columns
+            offsets[at] = keys
+            offsets[at + width] = keys + self.values * (pages > 0)
 
 
 class MovingFlashinfer(Moving):
