@@ -129,7 +129,8 @@ def check_kernel(
     if not cases:
         why = f"nothing is left to try; refused: {dict(refused)}"
         raise PlanError("page_sizes, orders, dtypes, heads, dims", axes[:5], why)
-    return KernelReport(cases, refused, tuple(sorted(FEATURES - features)), errors, allowed)
+    compared = {name: errors[name] for name in dtypes if name in errors}
+    return KernelReport(cases, refused, tuple(sorted(FEATURES - features)), compared, allowed)
 
 
 def check_case(kernel: Kernel, case: Case, tolerance: float) -> float:
