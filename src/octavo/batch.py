@@ -53,7 +53,6 @@ class Batch:
         self._lengths: NDArray[np.int32] | None = None
         self._stride: Any = None
         self._changes: list[list[Change]] = [[] for _ in names]
-        self._told: tuple[dict[str, list[Change]], ...] = ({}, {})
 
     def __len__(self) -> int:
         """Rows."""
@@ -149,12 +148,17 @@ class Batch:
             if changes:
                 found[self._names[group]] = changes
                 self._changes[group] = []
-        self._told = (self._told[1], found)
         return found
 
-    def _leads_to(self, earlier: dict[str, list[Change]] | None, later: object) -> bool:
-        """Whether ``later`` is all that changed since ``earlier`` was taken. O(groups)."""
-        return self._told[0] is earlier and self._told[1] is later and not any(self._changes)
+    def _run_to(self, step: object) -> Any:
+        """The `Stride` whose newest step is ``step``, while tables are as it found them; else None.
+
+        A copy of a step is not the step. O(groups).
+        """
+        stride = self._stride
+        if stride is None or not stride.steps or stride.steps[-1] is not step:
+            return None
+        return None if any(self._changes) else stride
 
     def _snapshot(self) -> tuple[Sequence, ...]:
         """The sequences now, by row. O(rows) once after a change."""

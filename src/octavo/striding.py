@@ -25,6 +25,9 @@ class Bucket(NamedTuple):
     sequences: list[Sequence]
 
 
+_NOBODY = Bucket(np.zeros(0, np.intp), [], [])
+
+
 class Stride:
     """A run of steps of one token a row of one batch, from rows that know one token more.
 
@@ -36,6 +39,8 @@ class Stride:
         slots: by group, int32[n], of the newest step.
         width: columns of the longest row.
         room: ids every row may still learn.
+        extended: steps made after the first.
+        turned: rows that begin a page with the newest step, if that is not the first.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Stride:
         self.ids = step.input_ids
         self._sequences, self._buckets = step.sequences, list[Bucket]()
         self.extended = self._ended = 0
+        self.turned = _NOBODY
 
     def bucket(self, offset: int, size: int) -> Bucket:
         """Rows whose first step began at place ``offset`` of a page. O(rows) once, then O(1)."""
@@ -118,6 +124,7 @@ class Strider:
         n = stride.past.size
         stride.past += self._constants.ones[:n]
         stride.extended += 1
+        stride.turned = turning
         ids = np.zeros(n, np.int32) if lead else stride.ids
         step = self._make(batch, stride, ids, fresh)
         stride.steps.append(step)

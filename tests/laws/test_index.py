@@ -98,3 +98,26 @@ def test_formats_agree(group, form, made, halved):
         assert np.array_equal(step.groups[group].slots, found.slot_mapping)
 
     assert before == freeze(step)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("emit", [index.cascade, index.dense], ids=lambda emit: emit.__name__)
+@settings(max_examples=20, deadline=None)
+@given(steps(), st.integers(1, 3))
+def test_padded_rows_have_no_keys(emit, group, made, more):
+    """They change nothing of the real rows, whose entries stand in front, and see no key."""
+    plan, step = made
+    rows = len(step.sequences)
+    plain = emit(step, group, plan=plan)._asdict()
+    padded = emit(step, group, plan=plan, rows=rows + more)._asdict()
+    for name, wanted in plain.items():
+        if not isinstance(wanted, np.ndarray):
+            assert padded[name] == wanted
+            continue
+        assert np.array_equal(padded[name][tuple(map(slice, wanted.shape))], wanted)
+        rest = padded[name][len(wanted) :]
+        fills = {"slot_mapping": -1, "logit_rows": -1, "block_table": -1, "kv_last_page_len": 1}
+        sums = name.endswith(("indptr", "start_loc"))
+        assert np.all(rest == (wanted[-1] if sums else fills.get(name, 0)))
+        shared = name.startswith("shared") or name == "kv_indices"
+        assert rest.shape[0] == (0 if shared else more)

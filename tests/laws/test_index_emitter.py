@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo import Attention, Cache, Plan, index
-from octavo.errors import LengthError, OctavoError
+from octavo.errors import CapacityError, LengthError, OctavoError
 
 GROUPS = {
     "full": Attention(1, 1, 1),
@@ -207,6 +207,21 @@ def test_what_a_caller_changes_is_seen(emit):
         assert_equal(emitter(other), emit(other, plan=world.plan))
         assert_equal(emitter(step), emit(step, plan=world.plan))
         world.cache.commit(step, np.arange(7, dtype=np.int32))
+
+
+@pytest.mark.parametrize("emit", FORMATS, ids=lambda emit: emit.__name__)
+def test_bounds_hold_from_step_to_step(emit):
+    """Numbers for a graph stay what the caller named, up to the step that is beyond them."""
+    world = World()
+    world.admit(5)
+    bounds = {"max_query_len": 4, "max_seq_len": 30}
+    emitter = index.Emitter(emit, world.plan, **bounds)
+    for _ in range(6, 31):
+        step = world.cache.extend(world.batch)
+        assert_equal(emitter(step), emit(step, plan=world.plan, **bounds))
+        world.cache.commit(step, [1])
+    with pytest.raises(CapacityError, match="max_seq_len"):
+        emitter(world.cache.extend(world.batch))
 
 
 def prepared(world, emitter):

@@ -15,6 +15,7 @@ from octavo.attention.operator import paged_attention_op
 from octavo.attention.tiles import TorchStep
 from octavo.testing import check_kernel
 
+ON_CPUS = [each for each in backends() if not each.devices or "cpu" in each.devices]
 BRIDGES = {(): {}, ("torch",): {"to": torch.from_numpy}}
 """How backends take arrays, by what they require."""
 
@@ -51,11 +52,11 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("backend", backends(), ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", ON_CPUS, ids=lambda backend: backend.name)
 def test_backends_conform(backend):
-    """Every backend equals the oracle over the whole grid, in each order that it says it takes."""
+    """Every backend of a CPU equals the oracle over the whole grid, in each order it takes."""
     attend = backend.load().paged_attention
-    rounds = 1 if attend is oracle.paged_attention else 3
+    rounds = 1 if backend.name in ("oracle", "flex") else 3  # these are slow
     bridge = BRIDGES[backend.requires]
     if backend.requires == ("torch",):
         attend = with_fp8_tensors(attend)

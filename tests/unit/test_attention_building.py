@@ -117,7 +117,7 @@ def test_what_no_backend_takes_is_refused():
     """Names and combinations that nothing serves are named."""
     with pytest.raises(PlanError, match="attention backend is 'cuda, bf16, order head"):
         best("cuda", kv_dtype="fp4")
-    with pytest.raises(PlanError, match="backend is 'numba'; known are: cpu, torch, oracle"):
+    with pytest.raises(PlanError, match="backend is 'numba'; known are: cpu, torch, triton"):
         backend("numba")
     with pytest.raises(octavo.OctavoError):
         best(dtype="float")

@@ -86,6 +86,19 @@ def test_embeddings_run_and_are_never_shared(model):
     assert cache.pages.stats().cached_tokens == 0
 
 
+def test_positions_of_their_own_are_not_found_by_ids(model):
+    """Equal ids at other positions have other keys: nothing is reused, in either direction."""
+    cache, ids = cache_for(model), ids_of(1, 20)
+    moved = {"position_ids": torch.arange(20)[None].clone()}
+    moved["position_ids"][0, :9] += 7
+    expected = generate(model, ids, DynamicCache(config=model.config), **moved)
+    generate(model, ids, cache)
+    assert torch.equal(generate(model, ids, cache, **moved)[0], expected[0])
+    generate(model, ids_of(1, 20, seed=9), cache)
+    generate(model, ids, cache)
+    assert cache.pages.stats().cached_tokens == 16  # of the first call's pages alone
+
+
 # -- refusals ----------------------------------------------------------------------------------
 
 
@@ -234,6 +247,7 @@ def test_two_caches_follow_one_model(model):
 
 def test_hooks_go_with_close_and_with_the_cache(model):
     """No pass is followed by a cache that is closed, or gone."""
+    gc.collect()
     before = hooks(model)
     closed, dropped = cache_for(model), cache_for(model)
     assert hooks(model) == before + 4

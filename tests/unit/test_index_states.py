@@ -94,6 +94,20 @@ def test_pages_are_checked(name):
             emit(wrong, name, plan=plan)
 
 
+def test_cross_lengths_are_checked():
+    """An input longer than its pages is refused, and one sum of keys beyond int32."""
+    plan, step = mixed()
+    view = step.group("cross")
+    long = replace(
+        step, groups={"cross": view._replace(lengths=np.full(len(view.lengths), 2**30, np.int32))}
+    )
+    with pytest.raises(LengthError, match="columns of a cross input"):
+        index.cross(long, "cross", plan=plan)
+    wide = replace(plan, page_size=2**30)
+    with pytest.raises(CapacityError, match="keys of all rows"):
+        index.cross(long, "cross", plan=wide)
+
+
 def test_groups_of_another_kind_name_the_right_function():
     """Each function refuses the others' groups."""
     plan, step = mixed()

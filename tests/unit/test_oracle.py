@@ -8,6 +8,8 @@ from octavo.attention import backends
 from octavo.attention.oracle import paged_attention, visible
 from octavo.table import GroupView, Step
 
+ON_CPUS = [each for each in backends() if not each.devices or "cpu" in each.devices]
+
 
 def one_row(past, count, table, page_size):
     """A step of a single row with the given page table."""
@@ -143,7 +145,7 @@ def test_refuses_arguments_that_do_not_fit(change, message):
     fitting = {"query": np.zeros((1, 2, 4)), "key_cache": cache, "value_cache": cache}
     arguments = fitting | change | {"step": one_row(0, 1, [1], 4)}
 
-    for backend in backends():
+    for backend in ON_CPUS:
         with pytest.raises(ValueError, match=message) as caught:
             backend.load().paged_attention(**_as_its_arrays(backend.name, arguments))
         assert isinstance(caught.value, octavo.OctavoError)
@@ -208,5 +210,5 @@ def test_backends_are_listed():
     found = backends()
 
     assert "oracle" == found[-1].name
-    assert all(callable(backend.load().paged_attention) for backend in found)
-    assert all({"token", "head"} == set(backend.orders) for backend in found)
+    assert all(callable(backend.load().paged_attention) for backend in ON_CPUS)
+    assert all(set(backend.orders) <= {"token", "head"} for backend in found)

@@ -99,6 +99,46 @@ _BACKENDS = (
         about="PyTorch operators on any of its devices; gathers the live pages",
     ),
     Backend(
+        name="triton",
+        requires=("torch", "triton"),
+        devices=("cuda",),
+        orders=("token", "head"),
+        dtypes=("bf16", "fp16", "fp32"),
+        latent=True,
+        kv_dtypes=(),
+        about="a Triton kernel for GPUs that reads pages where they lie",
+    ),
+    Backend(
+        name="flex",
+        requires=("torch",),
+        devices=(),
+        orders=("token", "head"),
+        dtypes=("bf16", "fp16", "fp32", "fp64"),
+        latent=True,
+        kv_dtypes=(),
+        about="flex_attention over the gathered live pages; holds all scores but on CUDA",
+    ),
+    Backend(
+        name="flash_attn",
+        requires=("torch", "flash_attn"),
+        devices=("cuda",),
+        orders=("token",),
+        dtypes=("bf16", "fp16"),
+        latent=False,
+        kv_dtypes=(),
+        about="FlashAttention 2 by its block table; pages of a multiple of 256 tokens",
+    ),
+    Backend(
+        name="flashinfer",
+        requires=("torch", "flashinfer"),
+        devices=("cuda",),
+        orders=("token", "head"),
+        dtypes=("bf16", "fp16"),
+        latent=False,
+        kv_dtypes=(),
+        about="FlashInfer by its wrappers for paged decode and prefill",
+    ),
+    Backend(
         name="oracle",
         requires=(),
         devices=("cpu",),
@@ -113,7 +153,10 @@ _BACKENDS = (
 
 
 def backends() -> tuple[Backend, ...]:
-    """All backends, the fastest first, those that do not work here too; ask each's ``missing``."""
+    """All backends in the order of `best`, here or not; ask each's ``missing``.
+
+    Those for GPUs come after ``torch``, by name only, until they have been measured on one.
+    """
     return _BACKENDS
 
 

@@ -2,7 +2,7 @@
 
 They read a step and its plan and change neither; what they return shares no memory with either.
 
-Arguments that all share:
+Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
     step: what `Cache.extend` returned.
     group: name of a group that keeps tokens; by default the first one.
     plan: the plan the step's cache was made by. A step knows pages but neither how many tokens one

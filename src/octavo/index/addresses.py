@@ -28,6 +28,7 @@ class Addresses(NamedTuple):
         ends: int32[n], columns of each row, dropped ones included.
         slots: int32[T], where each new token's KV goes.
         keys: int32[n], keys the columns stand for: context - base.
+        longest: the most keys of a row.
         base: int32[n], positions left out behind the sinks; 0 in the absolute form.
         sinks: leading positions whose columns stay in front of those left out.
         pages: kernel pages of the group's pool, those of the null page included.
@@ -40,6 +41,7 @@ class Addresses(NamedTuple):
     ends: Ints
     slots: Ints
     keys: Ints
+    longest: int
     base: Ints
     sinks: int
     pages: int
@@ -69,27 +71,29 @@ def read_addresses(
     page = _kernel_page(plan.page_size, kernel_page, kernel)
     if form not in {"absolute", "compact"}:
         raise PlanError("form", form, "it is 'absolute' or 'compact'")
-    view, name = _view(step, plan, group)
-    lifetime, size = plan.groups[name].lifetime, plan.page_size
+    name, view = _view(step, plan, group)
+    lifetime, size, ids = plan.groups[name].lifetime, plan.page_size, plan.ids(name)
     _check_rows(step, view)
     lead = -(-lifetime.sinks // size)
     first = _first(step, lifetime, size)
     ends = (step.context + np.int32(size - 1)) // np.int32(size)
-    table = _pages(step, view.table, ends, first, lead)
-    _check_range(step, table, plan.ids(name), size)
-    _check_starts(step)
+    longest = int(np.maximum.reduce(step.context))
+    table = _pages(step, view.table, ends, -(-longest // size), first, lead)
+    _check_range(step, table, ids, size)
     keys, base = step.context, view.base
     if form == "compact" and first is not None:
         shift = np.maximum(first - lead, 0)
         table, base = _shifted(table, shift, lead), shift * np.int32(size)
         keys, ends = keys - base, ends - shift
+        longest = int(np.maximum.reduce(keys))
     if size != page:
         ends = -(-keys // page)
         table = _split(table, size // page, ends)
     elif first is not None:
         table = table[:, : int(ends.max(initial=0))]
-    pages = plan.ids(name) * (size // page)
-    return Addresses(step, lifetime, page, table, ends, view.slots, keys, base, lead * size, pages)
+    sinks, pages = lead * size, ids * (size // page)
+    slots = view.slots
+    return Addresses(step, lifetime, page, table, ends, slots, keys, longest, base, sinks, pages)
 
 
 def _kernel_page(page_size: int, kernel_page: int | None, kernel: str | None) -> int:
@@ -113,7 +117,7 @@ def _kernel_page(page_size: int, kernel_page: int | None, kernel: str | None) ->
     return page
 
 
-def _view(step: Step, plan: Plan, group: str | None) -> tuple[GroupView, str]:
+def _view(step: Step, plan: Plan, group: str | None) -> tuple[str, GroupView]:
     view = step.group(group)
     name = group or next(name for name, other in step.groups.items() if other is view)
     if not isinstance(view, GroupView):
@@ -122,7 +126,7 @@ def _view(step: Step, plan: Plan, group: str | None) -> tuple[GroupView, str]:
         raise PlanError("group", name, right)
     if name not in plan.groups:
         raise PlanError("plan", list(plan.groups), f"the plan the step was made by has {name!r}")
-    return view, name
+    return name, view
 
 
 def _who(step: Step, row: int) -> str:
@@ -139,6 +143,7 @@ def _check_rows(step: Step, view: GroupView) -> None:
     if view.table.ndim != 2 or len(view.table) != rows or view.table.dtype != np.int32:
         raise LengthError("table", view.table, None, None, f"int32[{rows}, columns]")
     _check_queries(step)
+    _check_starts(step)
 
 
 def _check_starts(step: Step) -> None:
@@ -170,16 +175,14 @@ def _first(step: Step, lifetime: Lifetime, size: int) -> Ints | None:
     return (lifetime.floors(step.past.astype(np.int64)) // size).astype(np.int32)
 
 
-def _pages(step: Step, table: Ints, ends: Ints, first: Ints | None, lead: int) -> Ints:
+def _pages(step: Step, table: Ints, ends: Ints, width: int, first: Ints | None, lead: int) -> Ints:
     """The columns in use, null behind each row's last; of them no one that is seen is missing."""
-    least, width = int(np.minimum.reduce(ends)), int(np.maximum.reduce(ends))
+    least = int(np.minimum.reduce(ends))
     if table.shape[1] < width:
         table = np.pad(table, ((0, 0), (0, width - table.shape[1])))
-    pages = np.ascontiguousarray(table[:, :width])
-    if pages is table or np.may_share_memory(pages, table):
-        pages = pages.copy()
+    pages = table[:, :width].copy()
     if least < width:
-        pages[:, least:] *= _before(ends - np.int32(least), width - least)
+        pages[:, least:] *= np.arange(least, width, dtype=np.int32) < ends[:, None]
     if first is not None:
         columns = np.arange(width, dtype=np.int32)
         _check_seen(step, pages, (columns >= first[:, None]) | (columns < lead), ends)
@@ -207,7 +210,7 @@ def _check_seen(step: Step, table: Ints, seen: NDArray[np.bool_] | np.bool_, end
 
 def _check_range(step: Step, table: Ints, ids: int, size: int) -> None:
     """Refuse pages below the null page, beyond the plan's, or with a slot beyond int32."""
-    top = int(np.maximum.reduce(table.view(np.uint32), axis=None, initial=0))
+    top = int(np.maximum.reduce(table.reshape(-1).view(np.uint32), initial=0))
     if top < ids and (top + 1) * size - 1 <= _MAX:
         return
     low, top = int(table.min(initial=0)), int(table.max(initial=0))

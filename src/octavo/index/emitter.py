@@ -8,7 +8,6 @@ import numpy as np
 from octavo.index.formats import Flashinfer, Tensorrt
 from octavo.index.moves import MOVES, Moving, MovingFlashinfer
 from octavo.index.options import Asked, Options
-from octavo.index.tracks import Track
 from octavo.plans import Plan, slides
 from octavo.table import Ints, Step
 
@@ -21,8 +20,9 @@ class Emitter(Generic[F]):
     ``Emitter(index.vllm, plan, rows=256)`` called with a step gives what ``index.vllm(step,
     plan=plan, rows=256)`` gives, always. A step in which each row of a batch runs the token behind
     its last one, and which is emitted before anything else happens to the batch, costs O(rows):
-    of the table only entries that changed are written. Every other step is emitted whole, and so
-    is each of `cascade` and `dense`, of windows in the compact form and of kernel pages.
+    of the table only entries that changed are written. Such a step is taken at its word, its arrays
+    being read-only. Every other step is emitted whole and checked; so is a copy of a step, and each
+    of `cascade` and `dense`, of windows in the compact form and of kernel pages.
 
     Args:
         emit: the function.
@@ -51,8 +51,7 @@ class Emitter(Generic[F]):
         given = {name: value for name, value in blocks.items() if value is not None}
         self._options: dict[str, Any] = {**options, **given}
         self._values = (2 if kv_factor is None else kv_factor) - 1
-        self._stride = (self._values + 1) * (1 if layers is None else layers)
-        self._track: Track | None = None
+        self._blocks = (self._values + 1) * (1 if layers is None else layers)
         self._moving: Moving | None = None
         self._kind: type[Any] = tuple
         self._arrays: list[Any] = []
@@ -65,31 +64,30 @@ class Emitter(Generic[F]):
 
         Cost: O(rows) for a step that goes on from the last one, else as the function.
         """
-        track, moving = self._track, self._moving
-        if track is not None and moving is not None:
-            turn, bound = track.follow(step), self._asked.max_seq_len
-            longest = track.longest + 1
-            if turn is not None and moving.has_room(turn) and (bound is None or longest <= bound):
-                numbers = moving.move(step, turn, longest if bound is None else bound)
-                track.move(turn)
-                return self._show(turn.pages.size, numbers)
-        return self._whole(step)
+        moving = self._moving
+        if moving is None or not moving.leads_to(step) or not self._is_within(moving.longest + 1):
+            return self._whole(step)
+        moving.move(step)
+        return self._show(moving)
 
     def forget(self) -> None:
         """Emit the next step whole: somebody else wrote to the arrays. O(1)."""
-        self._track = None
+        self._moving = None
 
-    def _show(self, turned: int, numbers: tuple[int, ...]) -> F:
-        moving, most = self._moving, self._asked.max_query_len
-        if turned and self._out is None and isinstance(moving, MovingFlashinfer):
+    def _is_within(self, longest: int) -> bool:
+        """Whether so many keys are within the bound the caller named."""
+        return self._asked.max_seq_len is None or longest <= self._asked.max_seq_len
+
+    def _show(self, moving: Moving) -> F:
+        if self._out is None and isinstance(moving, MovingFlashinfer):
             self._arrays[_PAGES] = _shut(moving.arrays.kv_indices[: moving.total])
-        if most is not None and numbers:
-            numbers = (most, *numbers[1:])
+        most, bound = self._asked.max_query_len or 1, self._asked.max_seq_len or moving.longest
+        numbers = (most, bound) if moving.has_numbers else ()
         return cast("F", self._kind._make((*self._arrays, *numbers)))
 
     def _whole(self, step: Step) -> F:
         made: Any = self._emit(step, self._group, plan=self._plan, out=self._out, **self._options)
-        self._track = None
+        self._moving = None
         written = made
         if self._out is None:
             if isinstance(made, Flashinfer):
@@ -106,16 +104,19 @@ class Emitter(Generic[F]):
         """Go on from ``step`` next time, if it is of the kind that can be gone on from."""
         view = step.group(self._group)
         name = next(name for name, other in step.groups.items() if other is view)
-        rows, moving = len(step.sequences), MOVES.get(type(made))
-        if isinstance(made, Tensorrt) and not step.past.all():
-            return  # a row's first token is of another kind than its next
-        if moving is None or not self._moves(name) or not Track.can_follow(step, name):
+        run = None if step._batch is None else step._batch._run_to(step)
+        moving = MOVES.get(type(made))
+        if run is None or moving is None or not self._moves(name):
             return
-        lifetime, ids = self._plan.groups[name].lifetime, self._plan.ids(name)
-        self._track = Track(step, name, self._plan.page_size, ids, lifetime)
-        self._moving = moving(written, name, rows, self._stride, self._values)
+        if isinstance(made, Tensorrt) and not self._has_plain_blocks(step, name):
+            return
+        self._moving = moving(written, step, run, name, self._blocks, self._values)
         self._kind = type(made)
         self._arrays = [array for array in made if isinstance(array, np.ndarray)]
+
+    def _has_plain_blocks(self, step: Step, name: str) -> bool:
+        """Whether rows stay of one kind, not as behind a first token, and offsets within int32."""
+        return bool(step.past.all()) and self._plan.ids(name) * self._blocks < 2**31
 
     def _moves(self, name: str) -> bool:
         """Whether arrays of these options change only where the step's table does."""

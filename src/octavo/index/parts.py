@@ -47,10 +47,9 @@ class Parts:
         self.step = step
         self.found = read_addresses(step, plan, group, kernel, asked.kernel_page, asked.form)
         self.rows = _rows(step, asked.rows)
-        self.longest = int(np.maximum.reduce(self.found.keys, initial=0))
         most = int(np.maximum.reduce(step.counts, initial=0))
         self.max_query = bounded("max_query_len", most, asked.max_query_len)
-        self.max_keys = bounded("max_seq_len", self.longest, asked.max_seq_len)
+        self.max_keys = bounded("max_seq_len", self.found.longest, asked.max_seq_len)
         self.is_bounded = asked.max_seq_len is not None
 
     def common(self) -> dict[str, Field]:
@@ -85,14 +84,23 @@ class Parts:
         Raises:
             CapacityError: a sum is beyond int32.
         """
-        sums = np.zeros(lengths.size + 1, np.int64)
-        np.add.accumulate(lengths, out=sums[1:])
-        if sums[-1] > 2**31 - 1:
-            raise CapacityError("keys of all rows", int(sums[-1]), 2**31 - 1, "beyond int32")
-        return self._running(sums.astype(np.int32), fresh=True)
+        return self._running(running_sums(lengths), fresh=True)
 
     def _running(self, values: Ints, *, fresh: bool) -> Field:
         return Field(values, (self.rows + 1,), int(values[-1]), fresh)
+
+
+def running_sums(lengths: Ints) -> Ints:
+    """Where each of so many keys begins, from 0, and where the last ends. O(n).
+
+    Raises:
+        CapacityError: a sum is beyond int32.
+    """
+    sums = np.zeros(lengths.size + 1, np.int64)
+    np.add.accumulate(lengths, out=sums[1:])
+    if sums[-1] > 2**31 - 1:
+        raise CapacityError("keys of all rows", int(sums[-1]), 2**31 - 1, "beyond int32")
+    return sums.astype(np.int32)
 
 
 def whole(values: list[int]) -> Field:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.index.buffers import Field, deliver
+from octavo.index.parts import running_sums
 from octavo.plans import Plan
 from octavo.spec import check_int
 from octavo.table import CrossView, Ints, StateView, Step
@@ -97,10 +98,13 @@ def cross(
     if not isinstance(view, CrossView):
         raise PlanError("group", group, "a group of cross inputs")
     count, size, lengths = _rows(step, rows), plan.page_size, view.lengths
-    held = np.arange(view.table.shape[1]) < -(-lengths // size)[:, None]
+    pages, width = -(-lengths // size), view.table.shape[1]
+    if pages.max(initial=0) > width:
+        right = "a column for each page of the longest input"
+        raise LengthError("columns of a cross input", width, int(pages.max()), None, right)
+    held = np.arange(width) < pages[:, None]
     _check_pages("cross input", view.table[held], plan.ids(group))
-    sums = np.zeros(lengths.size + 1, np.int32)
-    np.add.accumulate(lengths, out=sums[1:])
+    sums = running_sums(lengths)
     table = np.where(held, view.table, np.int32(0))
     fields = {
         "block_table": Field(table, (count, table.shape[1]), 0, fresh=True),

@@ -5,6 +5,7 @@ from typing import Unpack
 import numpy as np
 
 from octavo.errors import CapacityError
+from octavo.index.addresses import Addresses
 from octavo.index.buffers import deliver
 from octavo.index.formats import Flash, Onnxruntime, Tensorrt, Vllm
 from octavo.index.options import Options
@@ -68,7 +69,7 @@ def onnxruntime(
         others: as `octavo.index` says.
     """
     parts = Parts(step, plan, group, options, "onnxruntime")
-    least = 0 if parts.is_bounded else parts.longest
+    least = 0 if parts.is_bounded else parts.found.longest
     fields = parts.common() | {
         "block_table": parts.table(),
         "cumulative_sequence_length": parts.query_start(),
@@ -103,7 +104,7 @@ def tensorrt(
     parts = Parts(step, plan, group, options, "tensorrt")
     past = parts.found.keys - step.counts
     generates = (step.counts == 1) & (past > 0)
-    offsets = _block_offsets(parts.found.table, layers, kv_factor)
+    offsets = _block_offsets(parts.found, layers, kv_factor)
     fields = parts.common() | {
         "block_offsets": parts.by_row(offsets, fresh=True),
         "sequence_length": parts.by_row(parts.found.keys),
@@ -117,15 +118,16 @@ def tensorrt(
     return deliver(Tensorrt, fields, out, numbers)
 
 
-def _block_offsets(table: Ints, layers: int, kv_factor: int) -> Ints:
+def _block_offsets(found: Addresses, layers: int, kv_factor: int) -> Ints:
     """The first layer's blocks: of keys page * layers * kv_factor, of values the one behind."""
-    stride = kv_factor * check_int("layers", layers, 1)
-    last = int(table.max(initial=0)) * stride + kv_factor - 1
-    if last > 2**31 - 1:
-        raise CapacityError("block offset", last, 2**31 - 1, f"{stride} blocks a page")
+    stride, table = kv_factor * check_int("layers", layers, 1), found.table
+    if found.pages * stride > 2**31:
+        last = int(table.max(initial=0)) * stride + kv_factor - 1
+        if last > 2**31 - 1:
+            raise CapacityError("block offset", last, 2**31 - 1, f"{stride} blocks a page")
     offsets = np.empty((len(table), 2, table.shape[1]), np.int32)
-    np.multiply(table, np.int32(stride), out=offsets[:, 0])
-    offsets[:, 1] = offsets[:, 0]
-    if kv_factor == 2:
-        offsets[:, 1] += table > 0
+    keys, values = offsets[:, 0], offsets[:, 1]
+    np.multiply(table, np.int32(stride), out=keys)
+    np.minimum(table, np.int32(kv_factor - 1), out=values)
+    values += keys
     return offsets

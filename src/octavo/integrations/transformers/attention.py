@@ -11,8 +11,7 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from octavo.attention.tiles import TorchStep
-from octavo.attention.torch import paged_attention
+from octavo.attention import best
 from octavo.errors import UnsupportedModel
 
 NAME = "octavo_paged"
@@ -76,11 +75,13 @@ def _paged(
     if now.step is not None:
         taken, source = _places(now, query.device)
         tokens = query.transpose(1, 2).reshape(-1, heads, dim).index_select(0, taken)
-        found = paged_attention(
+        keys, values = layer.parts["key"].tensor, layer.parts["value"].tensor
+        backend = _backend(now, keys)
+        found = backend.paged_attention(
             tokens,
-            layer.parts["key"].tensor,
-            layer.parts["value"].tensor,
-            _step(now, layer.group, query.device),
+            keys,
+            values,
+            _step(now, backend, layer.group, query.device),
             order="head",
             scale=scaling,
             softcap=softcap,
@@ -94,11 +95,20 @@ def _paged(
     return out.view(batch, now.new, heads, -1)[:, now.new - asked :]
 
 
-def _step(now: Any, group: str, device: torch.device) -> TorchStep:
-    """The step as torch reads it, made once a pass and group."""
-    step: TorchStep | None = now.work.get(("step", group))
+def _backend(now: Any, keys: torch.Tensor) -> Any:
+    """The fastest attention for such pages, looked for once a pass."""
+    found = now.work.get("backend")
+    if found is None:
+        dtype = str(keys.dtype).removeprefix("torch.")
+        found = now.work["backend"] = best(keys.device, dtype, "head").load()
+    return found
+
+
+def _step(now: Any, backend: Any, group: str, device: torch.device) -> Any:
+    """The step as the backend reads it, made once a pass and group."""
+    step = now.work.get(("step", group))
     if step is None:
-        step = TorchStep(now.step, page_size=now.page_size, group=group, device=device)
+        step = backend.prepare(now.step, page_size=now.page_size, group=group, device=device)
         now.work["step", group] = step
     return step
 

@@ -244,10 +244,9 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     def before(self, call: Call) -> Call:
         """Open a pass for what the model is given; what is there already is cut off it."""
-        ids, (batch, new) = _ids(call.ids), call.shape
+        ids, (batch, new) = _ids(call.ids) if call.plain else None, call.shape
         total = call.total
-        whole = total == new if self._rows.length < new else False
-        whole = whole or (self._fresh and total in (None, new))
+        whole = total in (None, new) if self._fresh else total == new > self._rows.length
         if self._fresh and whole:
             self._meet(call, ids, batch, new)
         elif self._fresh and total is not None and total - new != self._rows.length:
@@ -281,7 +280,8 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         """A call's first pass shows its prompt: see what of it is there."""
         known = new - max(0, call.wanted - 1)
         real = _real(call.mask, batch, new)
-        if ids is None or (self._rows.waits and not call.wanted):
+        unsaid = self._rows.waits and not call.wanted  # how many of the tokens are drafts
+        if ids is None or unsaid or not _in_order(call.others.get("position_ids"), real):
             self._rows.prompt(None, real)
         else:
             self._rows.prompt(ids[:, :known], real[:, :known])
@@ -337,6 +337,16 @@ def _ids(ids: torch.Tensor | None) -> Any:
     if ids is None or ids.ndim != 2:
         return None
     return ids.detach().cpu().numpy().astype(np.int64)
+
+
+def _in_order(positions: torch.Tensor | None, real: Any) -> bool:
+    """Whether tokens have the positions 0, 1, ... of their row, so that ids say where they are."""
+    if positions is None:
+        return True
+    if positions.ndim != 2:
+        return False
+    order = (real.cumsum(axis=1) - 1)[real]
+    return bool(np.array_equal(np.broadcast_to(positions.cpu().numpy(), real.shape)[real], order))
 
 
 def _real(mask: torch.Tensor | None, batch: int, new: int) -> Any:

@@ -14,6 +14,7 @@ import torch
 from octavo.integrations.transformers.attention import NAME
 
 _PER_TOKEN = ("position_ids", "token_type_ids", "mm_token_type_ids")
+_TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Call:
         embeds: [B, q, width]; None: ids are given.
         mask: [B, L] or of another form; None: there is no padding.
         others: further arguments with an entry a token.
+        plain: whether ids and positions say all: no pictures, sounds or kinds of tokens are given.
         wanted: last positions whose logits are wanted; 0: all, or unknown.
         paged: whether the model attends by octavo's own attention.
     """
@@ -33,6 +35,7 @@ class Call:
     embeds: torch.Tensor | None
     mask: torch.Tensor | None
     others: dict[str, torch.Tensor]
+    plain: bool
     wanted: int
     paged: bool
 
@@ -52,7 +55,9 @@ class Call:
         if self.mask is not None and self.mask.ndim == 2:
             return self.mask.shape[1]
         positions = self.others.get("position_ids")
-        return None if positions is None else int(positions.reshape(-1)[-1]) + 1
+        if positions is None or positions.ndim != 2:
+            return None
+        return int(positions[0, -1]) + 1
 
     def behind(self, start: int) -> "Call":
         """The same without the first ``start`` new columns."""
@@ -127,6 +132,9 @@ def _read(module: Any, kwargs: dict[str, Any]) -> Call:
         embeds=embeds,
         mask=kwargs.get("attention_mask"),
         others=others,
+        plain=all(
+            name in _TEXT for name, value in kwargs.items() if isinstance(value, torch.Tensor)
+        ),
         wanted=wanted if isinstance(wanted, int) else 0,
         paged=config._attn_implementation == NAME,
     )

@@ -253,7 +253,8 @@ class Rows:
     def _tell(self, sequence: Sequence, start: int, new: Index) -> int:
         """Let ``sequence`` know its new ids from position ``start`` on; how many it computes."""
         known = sequence.length - start
-        if known > 0 and not np.array_equal(sequence.tokens()[start:][: new.size], new[:known]):
+        told = sequence.tokens()[start:][: new.size] if known > 0 and self._known else new[:0]
+        if not np.array_equal(told, new[: told.size]):
             raise StepError("these are not the ids that prompt() was told; call it again with them")
         if known < new.size:
             self.cache.learn(sequence, new[known:])
