@@ -106,7 +106,7 @@ def max_addressable_pages(stride: int, dtype: str = "int32") -> int:
     Cost: O(1).
     """
     reach = {"int32": 2**31, "uint32": 2**32, "int64": 2**63}
-    if dtype not in reach:
+    if not isinstance(dtype, str) or dtype not in reach:
         raise PlanError("dtype", dtype, f"one of {', '.join(reach)}")
     return -(-reach[dtype] // check_int("stride", stride, 1))
 
