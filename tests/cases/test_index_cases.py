@@ -160,7 +160,7 @@ def test_d20_every_page_size_gives_the_same_keys(page_size):
 def test_d22_a_mapping_is_never_shorter_than_the_tokens():
     """33 tokens on two pages of 16 are refused; nothing is cut."""
     plan, step = stepped(16, 32)
-    step.counts[0] = step.context[0] = 33
+    step.past[0], step.context[0] = 1, 33
     with pytest.raises(LengthError) as caught:
         vllm(step, plan=plan)
 

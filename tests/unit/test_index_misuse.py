@@ -221,7 +221,7 @@ def test_reach_of_other_types(dtype):
 @by_format
 def test_kernels_that_count_elements_in_int32(emit):
     """The last page they reach is emitted, the next is refused, plans without tensors too."""
-    spec = ModelSpec("wide", (Attention(64, 256, 256),) * 2, 1, max_length=4096)
+    spec = ModelSpec("wide", (Attention(64, 256, 256),) * 2, 4096)
     plan = octavo.plan(spec, "40GiB", page_size=16)
     cache = Cache(plan)
     step = cache.extend(cache.admit([1] * 5), 5)

@@ -12,8 +12,9 @@ Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
         arrays are written whole, so that nothing of an earlier, larger batch stays, and returned at
         their own sizes. Each has memory of its own. They are the caller's: a copy that is still
         reading must end first.
-    rows: rows to pad to, at least the step's; a table has at most 2**31 - 1 entries. Padded rows have no tokens and no keys; each brings
-        one token of padding, so that a batch that decodes has as many tokens as rows.
+    rows: rows to pad to, at least the step's; a table has at most 2**31 - 1 entries. Padded rows
+        have no tokens and no keys; each brings one token of padding, so that a batch that decodes
+        has as many tokens as rows.
     kernel: name of a kernel (`octavo.kernels.KERNELS`) whose rule for pages is to hold; by default
         none but in ``onnxruntime`` and ``tensorrt``, whose own always holds as well. "int32": also
         the offsets of all elements in the plan's tensors; it needs a plan of a model.
@@ -32,8 +33,8 @@ Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
 
 Errors that all share; each names the sequence and the numbers, and nothing was written:
     PlanError: a page size the kernel cannot take, or a ``kernel_page`` that does not divide it; an
-        unknown ``form``, ``kernel`` or option; a fill that is neither -1 nor 0; a group of states or
-        cross inputs; a plan without the group; what is no plan.
+        unknown ``form``, ``kernel`` or option; a fill that is neither -1 nor 0; a group of states
+        or cross inputs; a plan without the group; what is no plan.
     StepError: the step is not open, or rows of it left since.
     UnknownGroup: the step has no such group.
     LengthError: a query longer than its context; a page that a query sees is missing; arrays of

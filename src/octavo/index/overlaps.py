@@ -28,10 +28,10 @@ def check_apart(targets: Arrays, step: Step) -> None:
     owners = _owners(targets.values())
     if owners is None or len(set(owners)) < len(owners):
         _check_each_other(targets)
-    read = [step.counts, step.input_ids, step.positions, step.query_start, step.past, step.context]
-    read += [step.last, step.wants_token]
+    read: list[NDArray[Any]] = [step.counts, step.input_ids, step.positions, step.query_start]
+    read += [step.past, step.context, step.last, step.wants_token]
     for view in step.groups.values():
-        read += view
+        read.extend(view)
     others = _owners(read)
     if owners is None or others is None or not set(owners).isdisjoint(others):
         _check_step(targets, step)
