@@ -1,5 +1,6 @@
 """The conformance suite: right kernels pass, wrong ones are caught and named."""
 
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -427,10 +428,10 @@ def test_bf16_numbers_are_bfloat16s():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"without": ("magic",)}, "without is 'magic'; known are causal, keyless, kv_dtype, order"),
+        ({"without": ("magic",)}, "without is 'magic'; one of causal, keyless, kv_dtype, order"),
         ({"orders": ("page",)}, "orders is 'page'"),
-        ({"dtypes": ("int8",)}, "dtypes is 'int8'; known are bf16, fp16, fp32, fp64"),
-        ({"kv_dtypes": ("int2",)}, "kv_dtypes is 'int2'; known are fp8, int4, int8"),
+        ({"dtypes": ("int8",)}, "dtypes is 'int8'; one of bf16, fp16, fp32, fp64"),
+        ({"kv_dtypes": ("int2",)}, "kv_dtypes is 'int2'; one of fp8, int4, int8"),
         ({"page_sizes": (0,)}, "page_sizes is 0"),
         ({"page_sizes": ()}, "nothing is left to try"),
         ({"heads": ((3, 2),)}, r"heads is \(3, 2\)"),
@@ -485,3 +486,143 @@ def test_rounds_try_other_combinations():
     assert 2 * len(one) == len(two)
     assert one[0][:3] == two[len(one)][:3]
     assert [case[3:-1] for case in one] != [case[3:-1] for case in two[len(one) :]]
+
+
+def answering(change, **options):
+    """The oracle with its answer changed, called on the few cases of QUIET."""
+
+    def attend(*arguments, return_lse=False, **rest):
+        attended = oracle.paged_attention(*arguments, return_lse=True, **rest)
+        return change(attended.out, attended.lse) if return_lse else change(attended.out, None)
+
+    return check_kernel(attend, orders=("token",), **{**QUIET, "dtypes": ("fp32",), **options})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda out, lse: (out, out), "it gave tuple of 2, and only out was asked"),
+        (lambda out, lse: out.tolist(), "it gave list of "),
+        (lambda out, lse: out.astype(complex), "its out is ndarray of complex128, and no floats"),
+        (lambda out, lse: out.astype(object), "its out is ndarray of object, and no floats"),
+        (lambda out, lse: out.astype(str), "its out is ndarray of str"),
+        (lambda out, lse: out.astype("datetime64[s]"), "its out is ndarray of datetime64"),
+        (lambda out, lse: out.astype(int), "its out is ndarray of int64, and no floats"),
+        (lambda out, lse: None, "its out is NoneType of object, and no floats"),
+        (lambda out, lse: "out", "its out is str of "),
+        (lambda out, lse: out[0], "out is of shape"),
+    ],
+)
+def test_badly_formed_answers_are_told(change, message):
+    """An answer that is no array of floats of the right shape is told in words."""
+    with pytest.raises(KernelMismatch, match=message):
+        answering(change, without=("kv_dtype", "return_lse"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda out, lse: (out, [[1.0], [1.0, 2.0]]), "its lse, list, is no array"),
+        (lambda out, lse: (out, lse + 0j), "its lse is ndarray of complex128"),
+        (lambda out, lse: (out, lse, lse), "with return_lse it gave tuple"),
+    ],
+)
+def test_badly_formed_lse_is_told(change, message):
+    """So is an lse."""
+    with pytest.raises(KernelMismatch, match=message):
+        answering(lambda out, lse: out if lse is None else change(out, lse))
+
+
+WRITES = {
+    "sink_logits": lambda step, options: options["sink_logits"].fill(9),
+    "key_scale": lambda step, options: options["key_scale"].fill(9),
+    "value_scale": lambda step, options: options["value_scale"].fill(9),
+    "step.input_ids": lambda step, options: step.input_ids.fill(9),
+    "step.wants_token": lambda step, options: np.logical_not(
+        step.wants_token, out=step.wants_token
+    ),
+    "the slots of group full": lambda step, options: step.groups["full"].slots.fill(9),
+    "the page table of group window": lambda step, options: step.groups["window"].table.fill(9),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_that_is_given_may_be_written(name):
+    """All inputs and the whole step are compared, and the right answer is known before the call."""
+
+    def writes(*arguments, **options):
+        with suppress(KeyError, AttributeError):  # not in every case
+            WRITES[name](arguments[3], options)
+        return oracle.paged_attention(*arguments, **options)
+
+    with pytest.raises(KernelMismatch, match=f"it has written into {name}, which"):
+        check_kernel(writes, page_sizes=(2,), heads=((4, 2),), dims=((8, 4),))
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, ValueError, KernelMismatch])
+def test_diagnosis_never_hides_the_difference(error):
+    """A kernel that fails when it is asked again, to explain a difference, still differs."""
+    calls = []
+
+    def nan_once(*arguments, **options):
+        calls.append(1)
+        if len(calls) > 1:
+            raise error(*["no"] * (3 if error is KernelMismatch else 1))
+        return oracle.paged_attention(*arguments, **options) * np.nan
+
+    with pytest.raises(KernelMismatch, match="is nan and should be") as caught:
+        check_kernel(nan_once, without=("kv_dtype", "return_lse"), page_sizes=(2,))
+    assert "out" == caught.value.what
+
+
+def test_a_kernel_may_answer_in_the_same_memory():
+    """What the diagnosis asks for later does not change the answer it explains."""
+    memory = {}
+
+    def reuses(*arguments, **options):
+        out = oracle.paged_attention(*arguments, **options)
+        kept = memory.setdefault(out.shape, out)
+        kept[...] = out + 1
+        return kept
+
+    with pytest.raises(KernelMismatch) as caught:
+        check_kernel(reuses, without=("kv_dtype", "return_lse"), page_sizes=(2,))
+    assert pytest.approx(1) == caught.value.actual - caught.value.expected
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("tolerance", [float("nan"), float("inf"), -1, True, "a", [1.0]]),
+        ("heads", [None, 3, ((0, 1),), ((1, 0),), (4, 2), ((4, 2, 1),), ((-4, 2),), ((4.0, 2),)]),
+        ("dims", [None, (8, 8), ((0, 8),), ((8, -1),), ((8,),), "88"]),
+        ("page_sizes", [None, 3, (-1,), (2.0,), ("2",), ((2,),)]),
+        ("orders", [None, 3, "token", (None,), (["token"],), (np.array(["head", "token"]),)]),
+        ("dtypes", [None, "fp32", (["fp32"],), (np.float32,)]),
+        ("kv_dtypes", [None, "int8", (["int8"],)]),
+        ("without", [None, "window", (["window"],)]),
+        ("rounds", [None, -1, 1.0, True]),
+        ("index", [3, "vllm"]),
+        ("to", [None, 3]),
+        ("back", [None, "numpy"]),
+    ],
+)
+def test_nonsense_is_refused_by_its_name(name, values):
+    """No argument of another form is taken, and none ends in an untyped error."""
+    for value in values:
+        with pytest.raises(octavo.OctavoError, match=f"^{name} is "):
+            check_kernel(oracle.paged_attention, **{name: value})
+    with pytest.raises(octavo.PlanError, match="^fn is None"):
+        check_kernel(None)
+
+
+def test_only_what_was_compared_is_reported():
+    """An element type that the kernel refuses has no error in the report."""
+
+    def single(query, key_cache, value_cache, step):
+        if query.dtype != np.float32:
+            raise NotImplementedError("float32 alone")
+        return oracle.paged_attention(query, key_cache, value_cache, step)
+
+    report = check_kernel(single, orders=("token",), rounds=3, **QUIET)
+    assert {"fp32"} == set(report.errors)

@@ -12,11 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention.operands import Array, Attributes, Extents, Inputs, check_operands
+from octavo.attention.operands import (
+    Array,
+    Attributes,
+    Extents,
+    Inputs,
+    check_operands,
+    read_attributes,
+)
 from octavo.attention.oracle import Rule, attend, check_dtype, visible
 from octavo.attention.rotary import rms_norm, rotate
 from octavo.attention.stored import Floats, Stored
-from octavo.errors import LengthError, PlanError
+from octavo.errors import LengthError
 
 
 class Outputs(NamedTuple):
@@ -60,14 +67,15 @@ def paged_attention_op(
 
     Raises:
         PlanError: an unknown attribute; an input missing, of the wrong dtype, not contiguous; a
-            value an attribute cannot have. Nothing is written.
+            value an attribute cannot have or ``dtype`` cannot hold; keys or values that are NaN or
+            infinite for a quantised cache; a head_sink that is. Nothing is written.
         LengthError: a shape, length, page or slot that does not fit, or a slot that two tokens are
             written to. Nothing is written.
 
     Cost: O(tokens * num_heads * context * head_size).
     """
-    given, settings = _inputs(inputs), _attributes(attributes)
-    check_dtype(dtype)
+    dtype = check_dtype(dtype)
+    given, settings = _inputs(inputs), read_attributes(attributes, dtype)
     sizes = check_operands(given, settings)
     positions = _positions(given)
     query, key, value = _split(given, settings, sizes, dtype)
@@ -77,6 +85,8 @@ def paged_attention_op(
     written = slots >= 0
     _check_apart(slots, written)
     place = np.divmod(slots[written], sizes.page_size)
+    if values is not None:
+        values.check_finite(value[written])  # before the keys are written
     keys.write(*place, key[written])
     if values is not None:
         values.write(*place, value[written])
@@ -99,16 +109,6 @@ def _inputs(inputs: tuple[Any, ...]) -> Inputs:
     if len(inputs) > len(Inputs._fields):
         raise LengthError("inputs", len(inputs), 0, len(Inputs._fields))
     return Inputs(*inputs, *[None] * (len(Inputs._fields) - len(inputs)))
-
-
-def _attributes(attributes: dict[str, Any]) -> Attributes:
-    for name in attributes:
-        if name not in Attributes._fields:
-            raise PlanError("attribute", name, f"one of {', '.join(Attributes._fields)}")
-    for name in ("num_heads", "kv_num_heads"):
-        if name not in attributes:
-            raise PlanError(name, None, "this attribute is required")
-    return Attributes(**attributes)
 
 
 def _split(

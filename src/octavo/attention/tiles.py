@@ -124,6 +124,7 @@ class TorchStep:
     ) -> None:
         rows = Rows(step, page_size=page_size, group=group)
         self.tokens, self.page_size, self.require = rows.tokens, page_size, rows.require
+        self._require_seen = rows.require_seen
         self._device = torch.device(device)
         table = torch.from_numpy(rows.table.astype(np.int64)).to(self._device)
         ints = (array.tolist() for array in (rows.start, rows.count, rows.past, rows.base))
@@ -137,10 +138,14 @@ class TorchStep:
     def tiles(self, seen: Seen) -> list[Tile]:
         """All work of a layer whose queries see ``seen``; together the tiles cover every query.
 
+        Raises:
+            LengthError: a query sees keys that no page holds, as a window has dropped them.
+
         Cost: O(rows + queries * keys of masked tiles) the first time a step, O(1) after.
         """
         tiles = self._tiles.get(seen)
         if tiles is None:
+            self._require_seen(seen.window, seen.sink_tokens)
             tiles = [tile for row in self._rows for tile in self._cut(row, seen)]
             self._tiles[seen] = tiles
         return tiles

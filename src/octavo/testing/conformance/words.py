@@ -6,33 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from octavo.attention.oracle import visible
-from octavo.testing.conformance.cases import Case
 from octavo.testing.conformance.scenes import Row
 from octavo.testing.conformance.trials import Trial
-
-
-class KernelMismatch(AssertionError):
-    """A kernel's answer is not the oracle's; the message tells it in words.
-
-    Attributes:
-        case: the `Case`; ``str(case)`` tells it.
-        what: what differs: ``out``, ``lse``, or another sentence, where the fields below are None.
-        row, token, head: where the first difference is, ``token`` in 0..T-1.
-        position: the query's, in its sequence.
-        page: the physical page that position is on; 0, the null page, before position 0.
-        expected, actual: both numbers, the farthest apart of that head.
-        fault: what the kernel seems to do, or None.
-    """
-
-    def __init__(
-        self, case: Case, what: str, message: str, fault: str | None = None, **place: Any
-    ) -> None:
-        self.case, self.what, self.fault = case, what, fault
-        self.row = place.get("row")
-        self.token, self.head = place.get("token"), place.get("head")
-        self.position, self.page = place.get("position"), place.get("page")
-        self.expected, self.actual = place.get("expected"), place.get("actual")
-        super().__init__(f"{message}\ncase: {case}")
 
 
 class Place(NamedTuple):
