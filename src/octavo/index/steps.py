@@ -88,13 +88,7 @@ def _check_open(step: Step) -> None:
         raise StepError("this step is not open: it was committed or aborted, its pages may be lost")
     for row in step.sequences:  # asked without calls: this runs for each row of each step
         if row._numbers is not None or row._epoch > clock:
-            _check_rows_there(step)
+            gone = [row.id for row in step.gone]
+            if gone:
+                raise StepError(f"rows {gone} of this step were released or preempted since")
             return
-
-
-def _check_rows_there(step: Step) -> None:
-    """Refuse rows with tokens in the step that were released or preempted since."""
-    rows = zip(step.sequences, step.counts.tolist(), strict=True)
-    gone = [row.id for row, count in rows if count and not row._takes_part(step._clock)]
-    if gone:
-        raise StepError(f"rows {gone} of this step were released or preempted since")
