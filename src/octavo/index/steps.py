@@ -70,10 +70,8 @@ def name_row(step: Step, row: int) -> str:
 def _check_form(plan: Plan, name: str, found: Form, form: Form) -> None:
     """Refuse a group of another form than the function's, and a plan without the group."""
     if found != form:
-        others = (
-            "the formats of kernels emit" if found == "tokens" else f"octavo.index.{found} emits"
-        )
-        raise PlanError("group", name, f"a group that {_KEEPS[form]}; {others} this one")
+        emits = "index.vllm and others emit" if found == "tokens" else f"octavo.index.{found} emits"
+        raise PlanError("group", name, f"a group that {_KEEPS[form]}; {emits} this one")
     if name not in plan.groups or plan.groups[name].lifetime.form != form:
         right = f"the plan the step was made by has {name!r}, which {_KEEPS[form]}"
         raise PlanError("plan", list(plan.groups), right)
@@ -85,7 +83,9 @@ def _check_open(step: Step) -> None:
         return
     clock = step._clock
     if all(other._clock != clock for other in step.sequences[0]._cache._open):
-        raise StepError("this step is not open: it was committed or aborted, its pages may be lost")
+        raise StepError(
+            "this step is not open: it was committed or aborted, its pages may be others'"
+        )
     for row in step.sequences:  # asked without calls: this runs for each row of each step
         if row._numbers is not None or row._epoch > clock:
             gone = [row.id for row in step.gone]
