@@ -272,7 +272,7 @@ def test_refused_pages(pages, message, tmp_path):
         (np.array(5), {}, "axes of pages of full is 0; it must be 1"),
         (np.array([1]), {"metadata": {"a": 5}}, "metadata is"),
         (np.array([1]), {"metadata": ["a"]}, "metadata is"),
-        (np.array([1]), {"metadata": {"octavo.model": "other"}}, "written by octavo itself"),
+        (np.array([1]), {"metadata": {"octavo.model": "other"}}, "octavo's own"),
         (np.array([1]), {"model": 5}, "model is"),
     ],
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from stat import S_IMODE
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,10 +35,15 @@ def fingerprint(storage: Storage, model: str | None = None) -> dict[str, str]:
     Args:
         storage: the pages'.
         model: whose weights computed them; None: the spec's name.
+
+    Raises:
+        PlanError: ``model`` is no text.
     """
     plan = storage.plan
     assert plan.elements is not None
     kv, scales, recurrent, conv = plan.elements
+    if model is not None and not isinstance(model, str):
+        raise PlanError("model", model, "it must be text, or None")
     name = ("" if plan.spec is None else plan.spec.name) if model is None else model
     return {
         "format": _FORMAT,
@@ -77,9 +82,8 @@ def save_pages(
     Cost: O(bytes of the pages), held once more in host memory.
     """
     indices = {group: _index(storage, group, ids) for group, ids in pages.items()}
-    held = _texts("metadata", metadata or {})
-    own = {_OWN + key: value for key, value in fingerprint(storage, model).items()}
-    held |= _texts("model", own, _OWN)
+    held = {} if metadata is None else _checked(metadata)
+    held |= {_OWN + key: value for key, value in fingerprint(storage, model).items()}
     tensors = {
         name: field.take_pages(_column(field, indices[group])).cpu()
         for name, group, field in _fields(storage)
@@ -208,14 +212,14 @@ def _index(storage: Storage, group: str, pages: Ints) -> PageIndex:
     return index
 
 
-def _texts(name: str, given: object, prefix: str = "") -> dict[str, str]:
-    """A mapping of text to text; PlanError where it is none, or takes names of octavo's own."""
-    texts = dict(given) if isinstance(given, Mapping) else {None: None}
+def _checked(metadata: object) -> dict[str, str]:
+    """The caller's metadata; PlanError where it is no text, or takes names of octavo's own."""
+    texts: dict[Any, Any] = dict(metadata) if isinstance(metadata, Mapping) else {None: None}
     if not all(isinstance(text, str) for entry in texts.items() for text in entry):
-        raise PlanError(name, given, "it must be text, or map names to text")
-    for key in texts:
-        if key.startswith(_OWN) and not prefix:
-            raise PlanError(name, key, f"what begins with {_OWN} is written by octavo itself")
+        raise PlanError("metadata", metadata, "it must map text to text")
+    for name in texts:
+        if name.startswith(_OWN):
+            raise PlanError("metadata", name, f"names that begin with {_OWN} are octavo's own")
     return texts
 
 
