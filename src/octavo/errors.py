@@ -199,7 +199,7 @@ class KernelMismatch(OctavoError, AssertionError):
         fault: what the kernel seems to do, or None.
         row, token, head: where the first difference is, ``token`` in 0..T-1.
         position: the query's, in its sequence.
-        page: the physical page that position is on.
+        page: the physical page that position is on; 0, the null page, before position 0.
         expected, actual: both numbers, the farthest apart of that head.
     """
 

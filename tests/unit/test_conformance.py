@@ -34,6 +34,11 @@ def cap(products, factor, softcap):
     return scores if softcap is None else softcap * np.tanh(scores / softcap)
 
 
+def weigh(scores, total):
+    """Weights of scores; none where nothing is seen."""
+    return np.exp(scores - np.where(np.isneginf(total), 0, total))
+
+
 RIGHT = {
     "past": lambda step, row: step.past[row],
     "length": lambda step, row, page_size: step.context[row],
@@ -44,6 +49,7 @@ RIGHT = {
     "scale": lambda scale, k_dim: k_dim**-0.5 if scale is None else scale,
     "cap": cap,
     "sink": lambda logit, factor: logit,
+    "weights": weigh,
     "lse": lambda sums, logit: sums,
 }
 
@@ -89,7 +95,7 @@ def small(**wrong):
                 sees = part.seen(position, keys, causal, window, sink_tokens)
                 scores = np.where(sees, scores, -np.inf)
                 sums = np.logaddexp.reduce(scores, axis=1)
-                weights = np.exp(scores - np.logaddexp(sums, logits)[:, None])
+                weights = part.weights(scores, np.logaddexp(sums, logits)[:, None])
                 out[token] = np.einsum("hk,khd->hd", weights, every[1])
                 lse[token] = part.lse(sums, logits)
         return (out, lse) if return_lse else out
@@ -161,6 +167,10 @@ WRONG = {
     "counts the sink logits in the lse": {"lse": np.logaddexp},
     "gives the lse to base 2": {"lse": lambda sums, logits: sums / np.log(2)},
     "takes pages to lie next to each other": {"flat": flat_as_if_together},
+    "gives an lse of 0, not -inf, where a query sees no key": {
+        "lse": lambda sums, logits: np.where(np.isneginf(sums), 0, sums)
+    },
+    "gives NaN where a query sees no key": {"weights": lambda scores, sums: np.exp(scores - sums)},
 }
 
 
@@ -168,7 +178,7 @@ def test_right_kernel_passes():
     """A right kernel of few lines passes everything, and the report says what was tried."""
     report = check_kernel(small(), **QUICK)
 
-    assert report.cases == 17 * len(SCENES)  # rules and scenes
+    assert report.cases == 20 * len(SCENES)  # rules and scenes
     assert ("kv_dtype", "v_dim") == report.left_out
     assert str(report).startswith(f"{report.cases} cases agree; largest error: fp32 ")
 
@@ -220,9 +230,10 @@ def test_refused_cases_are_told():
 
 
 @pytest.mark.parametrize(
-    ("without", "scenes"), [((), 4), (("prefill",), 2), (("strided", "return_lse"), 4)]
+    ("without", "cases"),
+    [((), 8), (("prefill",), 4), (("strided", "return_lse"), 8), (("keyless",), 4)],
 )
-def test_features_can_be_left_out(without, scenes):
+def test_features_can_be_left_out(without, cases):
     """Options without a parameter, and features named in ``without``, are not tried."""
     calls = []
 
@@ -230,14 +241,57 @@ def test_features_can_be_left_out(without, scenes):
         calls.append((int(step.counts.max()), key_cache.flags.c_contiguous))
         return oracle.paged_attention(query, key_cache, value_cache, step)
 
-    options = {**QUIET, "without": without}
-    report = check_kernel(plain, orders=("token",), **options)
+    report = check_kernel(plain, **QUIET | {"without": without})
 
-    assert scenes == report.cases
+    assert cases == report.cases
     assert (without != ("prefill",)) == any(most > 1 for most, _ in calls)
     assert {"window", "softcap", "return_lse", *without} <= set(report.left_out)
     if "strided" in without:
         assert all(together for _, together in calls)
+
+
+def test_kernels_without_an_order_are_token_major():
+    """Without the parameter head-major pages are left out; alone they are refused."""
+    shapes = set()
+
+    def plain(query, key_cache, value_cache, step):
+        shapes.add(key_cache.shape[1:])
+        return oracle.paged_attention(query, key_cache, value_cache, step)
+
+    assert "order" in check_kernel(plain, **QUIET).left_out
+    assert {(2, 1, 8)} == shapes
+    with pytest.raises(octavo.PlanError, match=r"orders is \('head',\); .*it is token-major"):
+        check_kernel(plain, orders=("head",), **QUIET)
+
+
+def test_page_sizes_that_the_index_refuses():
+    """A page size ONNX Runtime's kernel does not take is refused by name, and the rest is tried."""
+
+    def emitted(step, group=None, **options):
+        assert index.onnxruntime(step, group, **options)
+        return step
+
+    def plain(query, key_cache, value_cache, step):
+        return oracle.paged_attention(query, key_cache, value_cache, step)
+
+    report = check_kernel(plain, index=emitted)
+    told = "index refuses: page_size is {}; onnxruntime takes a power of two of at least 16 tokens"
+
+    assert 8 == report.cases
+    assert {told.format(1): 4, told.format(3): 4} == report.refused
+
+
+def test_message_about_a_query_without_keys():
+    """It says that the query may see no key, and which rows have such queries."""
+    with pytest.raises(KernelMismatch) as caught:
+        check_kernel(small(**WRONG["gives NaN where a query sees no key"]), **QUICK)
+    wrong = caught.value
+
+    assert (0, -3, 0) == (wrong.row, wrong.position, wrong.page)
+    assert 0 == wrong.expected
+    assert "row 0 (queries before any key, context 2, page size 2): out of the query" in str(wrong)
+    assert "should be 0; it may see no key.\nThe kernel gives NaN where" in str(wrong)
+    assert "queries without keys" in str(wrong.case)
 
 
 @pytest.mark.parametrize("name", ["vllm", "flash", "flashinfer", "dense"])
@@ -251,7 +305,7 @@ def test_kernels_that_take_index_arrays(name):
         raise NotImplementedError(f"window {window is not None}")
 
     with pytest.raises(octavo.PlanError, match="nothing is left to try; refused"):
-        check_kernel(plain, index=emit, orders=("token",), **QUIET)
+        check_kernel(plain, index=emit, **QUIET)
     assert 1 == len(kinds)
     assert kinds.pop().__name__.lower() == name
 
@@ -275,7 +329,7 @@ def test_writes_and_errors_are_told(spoil, message):
         return found
 
     with pytest.raises(KernelMismatch, match=message) as caught:
-        check_kernel(writes, orders=("token",), **QUIET)
+        check_kernel(writes, **QUIET)
     assert caught.value.row is None
     assert check_kernel(oracle.paged_attention, **QUIET)  # nothing of it stays
 
@@ -374,7 +428,7 @@ def test_bf16_numbers_are_bfloat16s():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"without": ("magic",)}, "without is 'magic'; one of causal, kv_dtype, prefill"),
+        ({"without": ("magic",)}, "without is 'magic'; one of causal, keyless, kv_dtype, order"),
         ({"orders": ("page",)}, "orders is 'page'"),
         ({"dtypes": ("int8",)}, "dtypes is 'int8'; one of bf16, fp16, fp32, fp64"),
         ({"kv_dtypes": ("int2",)}, "kv_dtypes is 'int2'; one of fp8, int4, int8"),
@@ -414,7 +468,8 @@ def test_answers_of_the_oracle_are_numbers():
         answer = build_trial(case).reference()
 
         assert np.isfinite(answer.out).all()
-        assert np.isfinite(answer.lse).all()
+        assert (np.isfinite(answer.lse) | case.rule.keyless).all()
+        assert not np.isnan(answer.lse).any()
 
 
 def test_rounds_try_other_combinations():

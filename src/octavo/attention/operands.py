@@ -298,6 +298,8 @@ def _check_caches(
         _check_shape(name, cache, (pages, page_size, attributes.kv_num_heads, width))
         if not cache.flags.c_contiguous or not cache.flags.writeable:
             raise PlanError(name, f"of strides {cache.strides}", "a contiguous, writeable array")
+    if inputs.value_cache is not None and np.may_share_memory(inputs.key_cache, inputs.value_cache):
+        raise PlanError("value_cache", "of key_cache's memory", "keys would be lost: its own")
     return pages, page_size
 
 
@@ -358,7 +360,7 @@ def _check_rotary(inputs: Inputs, attributes: Attributes, head_size: int) -> Non
         if attributes.do_rotary:
             raise PlanError("cos_cache", None, "do_rotary needs cos_cache and sin_cache")
         return
-    if head_size % 16:
+    if head_size % 16 and attributes.kv_cache_layout == "SEPARATE":  # a latent row: of 8
         raise LengthError("head_size", head_size, 16, None, "a multiple of 16 with cos_cache")
     for name, table in (("cos_cache", cos), ("sin_cache", sin)):
         _check_type(name, table, inputs.query.dtype.name)

@@ -53,7 +53,9 @@ def paged_attention_op(
     Token j of a sequence stands at position past + j. It sees the positions k of its sequence with
     k <= past + j if causal, and k > past + j - W with a window of W keys, where the block table has
     a page. Keys are cached normalised and rotated. What is attended to is read back from the cache,
-    rounded to its element type: a token whose slot is -1 finds there what was there before.
+    rounded to its element type: a token whose slot is -1 finds there what was there before. A page
+    may stand more than once in the block table, in one row too (page 0 does, where a window dropped
+    others): it is read as often.
 
     Args:
         inputs: as `Inputs` lists them.
@@ -67,7 +69,8 @@ def paged_attention_op(
         PlanError: an unknown attribute; an input missing, of the wrong dtype, not contiguous; a
             value an attribute cannot have or ``dtype`` cannot hold; keys or values that are NaN or
             infinite for a quantised cache; a head_sink that is. Nothing is written.
-        LengthError: a shape, length, page or slot that does not fit. Nothing is written.
+        LengthError: a shape, length, page or slot that does not fit, or a slot that two tokens are
+            written to. Nothing is written.
 
     Cost: O(tokens * num_heads * context * head_size).
     """
@@ -80,6 +83,7 @@ def paged_attention_op(
     keys, values = _stored(given, sizes)
     slots = _slots(given, sizes, positions)
     written = slots >= 0
+    _check_apart(slots, written)
     place = np.divmod(slots[written], sizes.page_size)
     if values is not None:
         values.check_finite(value[written])  # before the keys are written
@@ -163,6 +167,17 @@ def _slots(inputs: Inputs, sizes: Extents, positions: Array) -> Array:
     column, offset = np.divmod(positions, sizes.page_size)
     page = inputs.block_table[row, column].astype(np.int64)
     return np.where(page < 0, -1, page * sizes.page_size + offset)
+
+
+def _check_apart(slots: Array, written: NDArray[np.bool_]) -> None:
+    """Refuse two tokens that are written to the same slot: one of them would be lost."""
+    at = np.flatnonzero(written)
+    _, first, which = np.unique(slots[at], return_index=True, return_inverse=True)
+    twice = np.flatnonzero(first[which] != np.arange(at.size))
+    if twice.size:
+        token, other = int(at[twice[0]]), int(at[first[which[twice[0]]]])
+        why = f"token {other} is written there too"
+        raise LengthError(f"slot of token {token}", int(slots[token]), None, None, why)
 
 
 def _seen(

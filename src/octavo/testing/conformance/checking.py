@@ -75,15 +75,18 @@ def check_kernel(
     Args:
         fn: called as ``fn(query, key_cache, value_cache, step, **options)``, as
             `octavo.attention.oracle.paged_attention` is, with the options that are not at their
-            defaults. An option it has no parameter for is not tried.
+            defaults. An option it has no parameter for is not tried; without ``order`` it is
+            token-major.
         index: from a step to what ``fn`` takes in its place: a function of `octavo.index`, or one
-            called the same way. ``fn`` is not told the ``group`` then.
+            called the same way. ``fn`` is not told the ``group`` then. Where it raises PlanError,
+            for a page size its kernel does not take, the case counts as refused.
         to: from a NumPy array to an array of the kernel's library, such as ``torch.from_numpy``.
             In dtype bf16 it is given float32 and makes it bfloat16.
         back: from the kernel's array to a NumPy array; it must not share its memory with caches.
         without: features the kernel lacks although it has their parameters, of `FEATURES`:
-            keywords, ``v_dim`` for latent caches, ``prefill`` for rows of several queries,
-            ``strided`` for pages that lie apart.
+            keywords, ``v_dim`` for latent caches, ``order`` for head-major pages, ``prefill`` for
+            rows of several queries, ``strided`` for pages that lie apart, ``keyless`` for queries
+            that see no key (index functions refuse those).
         page_sizes: tokens a page holds.
         orders: of the caches' axes, ``token`` or ``head``.
         dtypes: the element types, of `TOLERANCES`.
@@ -102,7 +105,7 @@ def check_kernel(
             anything but NotImplementedError and UnsupportedModel, which refuse the case.
         PlanError, LengthError: an argument is none of these, or nothing is left to try.
 
-    Cost: ``rounds`` times 16 to 30 rules, 4 scenes, and ``page_sizes``; about 10 ms a case beside
+    Cost: ``rounds`` times 17 to 33 rules, 4 scenes, and ``page_sizes``; about 10 ms a case beside
     the kernel's own time.
     """
     settings.functions(fn=fn, to=to, back=back, **({} if index is None else {"index": index}))
@@ -110,6 +113,9 @@ def check_kernel(
     features = kernel.features() - set(settings.names("without", without, FEATURES))
     orders = settings.names("orders", orders, {"token", "head"})
     dtypes = settings.names("dtypes", dtypes, TOLERANCES)
+    if "order" not in features and "token" not in orders:
+        right = "with 'token', or fn with a parameter `order`: without it is token-major"
+        raise PlanError("orders", orders, right)
     kv_dtypes = settings.names("kv_dtypes", kv_dtypes, KV_DTYPES)
     page_sizes = settings.sizes("page_sizes", page_sizes)
     heads, dims = settings.head_pairs("heads", heads), settings.pairs("dims", dims)
@@ -198,6 +204,9 @@ def _diagnose(kernel: Kernel, trial: Trial, answer: Answer, tolerance: float) ->
         return "takes pages to lie next to each other: it passes where they do"
     if not np.isnan(answer[0]).any():
         return _named(trial, answer, tolerance)
+    seeing = np.isfinite(trial.reference().lse)
+    if not np.isnan(answer[0][seeing]).any():
+        return "gives NaN where a query sees no key"
     reads = "reads slots that are in no row's context"
     tame = build_trial(trial.case, poison=0.0)
     if passes(tame):

@@ -184,6 +184,9 @@ def _wrong_sums(trial: Trial) -> Iterator[tuple[str, Attended]]:
     if not trial.case.lse:
         return
     right = trial.reference()
+    if trial.case.rule.keyless:
+        zero = np.where(np.isneginf(right.lse), 0.0, right.lse)
+        yield "gives an lse of 0, not -inf, where a query sees no key", right._replace(lse=zero)
     yield "gives the lse to base 2", right._replace(lse=right.lse / log(2))
     if "sink_logits" in trial.options:
         sinks = trial.options["sink_logits"]

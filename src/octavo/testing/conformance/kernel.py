@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.errors import KernelMismatch, UnsupportedModel
+from octavo.errors import KernelMismatch, PlanError, UnsupportedModel
 from octavo.testing.conformance.cases import FEATURES, KEYWORDS, Case
 from octavo.testing.conformance.trials import Trial, arrays_of
 
@@ -30,26 +30,29 @@ class Kernel:
     back: Convert
 
     def features(self) -> frozenset[str]:
-        """Those of `FEATURES` that ``fn`` has a parameter for; all, where it cannot be seen."""
+        """Those of `FEATURES` that ``fn`` has a parameter for; all, where it cannot be seen.
+
+        Functions of `octavo.index` refuse rows with more queries than keys.
+        """
+        found = FEATURES if self.index is None else FEATURES - {"keyless"}
         try:
             parameters = signature(self.fn).parameters
         except (TypeError, ValueError):
-            return FEATURES
+            return found
         if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
-            return FEATURES
-        return FEATURES - (KEYWORDS - set(parameters))
+            return found
+        return found - (KEYWORDS - set(parameters))
 
     def __call__(self, trial: Trial) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Its answer to ``trial`` as arrays.
 
         Raises:
             KernelMismatch: it raises, answers in another form, or changes what it is given.
-            NotImplementedError, UnsupportedModel: it raises one of these: it refuses the case.
+            NotImplementedError, UnsupportedModel: it raises one of these: it refuses the case. The
+                first is also raised where ``index`` refuses the plan with a PlanError.
         """
         case, keywords = trial.case, trial.keywords
-        at: Any = trial.step
-        if self.index is not None:
-            at = self.index(trial.step, keywords.pop("group", None), plan=trial.scene.plan)
+        at = self._addresses(trial, keywords)
         arrays = {"query": trial.query, "key_cache": trial.keys, "value_cache": trial.values}
         numbers = {name: each for name, each in keywords.items() if isinstance(each, np.ndarray)}
         given = {
@@ -68,6 +71,15 @@ class Kernel:
             raise KernelMismatch(case, told, told) from error
         self._check_unchanged(case, before, self._copies(trial, given))
         return self._read(case, answer)
+
+    def _addresses(self, trial: Trial, keywords: dict[str, Any]) -> Any:
+        """The step, or what ``index`` makes of it; ``group`` is then told."""
+        if self.index is None:
+            return trial.step
+        try:
+            return self.index(trial.step, keywords.pop("group", None), plan=trial.scene.plan)
+        except PlanError as error:
+            raise NotImplementedError(f"index refuses: {error}") from error
 
     def _copies(self, trial: Trial, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Copies of all that a kernel may read and must not change."""

@@ -13,7 +13,7 @@ from octavo.attention.arguments import Options
 from octavo.table import GroupView, Step, View
 from octavo.testing.conformance.cases import Case
 from octavo.testing.conformance.components import Array, component, rounded
-from octavo.testing.conformance.scenes import Scene, build_scene, rows_of
+from octavo.testing.conformance.scenes import Scene, build_scene, rows_of, without_keys
 
 _BEYOND = 8  # pages of NaN behind the plan's, for kernels that read too far
 
@@ -80,6 +80,8 @@ def build_trial(case: Case, poison: float = np.nan) -> Trial:
     window = rule.options.get("window") if rule.dropping else None
     sinks = rule.options.get("sink_tokens", 0) if rule.dropping else 0
     scene = _scene(case.scene, case.page_size, window, sinks)
+    if rule.keyless:
+        scene = without_keys(scene)
     options = dict(rule.options)
     if rule.dropping:
         options["group"] = "window"
