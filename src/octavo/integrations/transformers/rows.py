@@ -171,11 +171,11 @@ class Rows:
     def _ids(self, ids: Index | None, row: int, mask: Bools) -> Index:
         """A row's new ids; where they tell nothing, ids that nobody else has."""
         if ids is not None and self.known:
-            return ids[row][mask]
+            own: Index = ids[row][mask]
+            return own
         count = int(np.count_nonzero(mask))
         first, self._nameless = self._nameless, self._nameless + count
-        nameless: Index = NAMELESS + np.arange(first, first + count, dtype=np.int64) % NAMELESS
-        return nameless
+        return NAMELESS + np.arange(first, first + count, dtype=np.int64) % NAMELESS
 
     @staticmethod
     def _start(sequence: Sequence | None, real: Bools) -> int:
