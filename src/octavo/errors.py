@@ -18,6 +18,7 @@ says in its message which field is wrong, what it held and what would be right.
     ├── StepError (RuntimeError)
     ├── RollbackUnsupported (ValueError)    group, kept_from
     ├── IntegrityError (AssertionError)     equation, left, right
+    ├── KernelMismatch (AssertionError)     case, what, fault, row, token, head
     ├── IdentityError (ValueError)          name, value
     ├── ConfigError (ValueError)            field, value
     │   └── UnknownArchitecture             architecture, known
@@ -40,7 +41,10 @@ _LONGEST = 120  # characters of a value that a message quotes
 
 def _said(value: object) -> str:
     """``value`` as a message quotes it: not all of it where it is long."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python prints
+        text = f"a {type(value).__name__}"
     if len(text) <= _LONGEST:
         return text
     return f"{text[: _LONGEST // 2]} ... ({len(text):,} characters)"
@@ -184,6 +188,30 @@ class IntegrityError(OctavoError, AssertionError):
     def __init__(self, equation: str, left: Any, right: Any) -> None:
         self.equation, self.left, self.right = equation, left, right
         super().__init__(f"{equation}: {left} != {right}")
+
+
+class KernelMismatch(OctavoError, AssertionError):
+    """A kernel's answer is not the oracle's; the message tells it in words.
+
+    Attributes:
+        case: the `octavo.testing.conformance.Case`; ``str(case)`` tells it.
+        what: what differs: ``out``, ``lse``, or another sentence, where the fields below are None.
+        fault: what the kernel seems to do, or None.
+        row, token, head: where the first difference is, ``token`` in 0..T-1.
+        position: the query's, in its sequence.
+        page: the physical page that position is on; 0, the null page, before position 0.
+        expected, actual: both numbers, the farthest apart of that head.
+    """
+
+    def __init__(
+        self, case: object, what: str, message: str, fault: str | None = None, **place: Any
+    ) -> None:
+        self.case, self.what, self.fault = case, what, fault
+        self.row = place.get("row")
+        self.token, self.head = place.get("token"), place.get("head")
+        self.position, self.page = place.get("position"), place.get("page")
+        self.expected, self.actual = place.get("expected"), place.get("actual")
+        super().__init__(f"{message}\ncase: {case}")
 
 
 class IdentityError(OctavoError, ValueError):

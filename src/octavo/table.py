@@ -270,6 +270,24 @@ class Step:
         return found
 
     @property
+    def open(self) -> bool:
+        """Whether its cache waits for it: neither committed nor aborted. O(steps open).
+
+        From then on its slots may be another's, and no pass may run on it. Copies of a step are
+        never open.
+        """
+        return bool(self.sequences) and self in self.sequences[0]._cache._open
+
+    @property
+    def gone(self) -> "tuple[Sequence, ...]":
+        """Rows with tokens in it that were released or preempted since: those mean nothing now.
+
+        Their slots may be another's from the next step on. O(rows).
+        """
+        rows = zip(self.sequences, self.counts.tolist(), strict=True)
+        return tuple(row for row, count in rows if count and not row._takes_part(self._clock))
+
+    @property
     def max_query(self) -> int:
         """Most new tokens of a row."""
         return int(self.counts.max())

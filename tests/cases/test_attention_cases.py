@@ -1,11 +1,15 @@
 """Failures of other engines, by id, in what attention gives over a cache's pages."""
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import octavo
+import octavo.attention.torch as torch_backend
 from octavo import Attention, Cache, ModelSpec, Plan
 from octavo.attention import backends
 from octavo.attention.operands import Inputs
@@ -15,6 +19,7 @@ from octavo.attention.quantised import decode, encode
 from octavo.attention.rotary import rotate
 from octavo.attention.stored import Stored
 from octavo.errors import PlanError
+from octavo.storage import Storage
 from octavo.testing import unowned_slots
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
@@ -155,14 +160,15 @@ def test_e05_a_row_without_keys(pages):
 
 
 def test_e07_a_window_includes_the_token_itself():
-    """W = 4 at position 10: keys 7 to 10, three of them left of it; three pages of 2 to drop."""
+    """W = 4 at position 10: keys 7 to 10; FlashAttention's left is 3; three pages of 2 to drop."""
     seen = visible(np.array([10]), np.arange(11), causal=True, window=4, sink_tokens=0)
     one = layer(20, 2, {"window_4": Attention(2, 16, 16, window=4)}, window=4)
     row = one.cache.admit([1] * 10)
     one.run([row])
     step = one.cache.extend(row, 1)
 
-    assert [7, 8, 9, 10] == np.flatnonzero(seen[0]).tolist()
+    window_left = 4 - 1  # FlashAttention counts the keys before the query's own
+    assert [7, 8, 9, 10] == np.flatnonzero(seen[0]).tolist() == [*range(10 - window_left, 11)]
     assert 3 == np.count_nonzero(step.group().table[0] == 0) == (10 - 4 + 1) // 2
 
 
@@ -203,8 +209,6 @@ def test_e12_each_call_has_its_own_scale(pages):
         for scale in (1 / np.sqrt(128), 3 / np.sqrt(128), 1 / np.sqrt(128)):
             arrays = query, case.keys, case.values
             if backend.name != "oracle":
-                import torch
-
                 arrays = map(torch.from_numpy, arrays)
             found = backend.load().paged_attention(*arrays, case.step, scale=scale)
             bare = paged_attention(query * scale, case.keys, case.values, case.step, scale=1)
@@ -249,6 +253,20 @@ def test_e16_fp8_scales(pages):
             paged_attention(query, stored, stored, case.step, key_scale=scale, **call)
 
 
+def test_e16_scales_stay_as_they_are():
+    """The one scale of a layer is given once: pages written with it are never read with another."""
+    spec = ModelSpec("one", (Attention(1, 4, 4),), 64)
+    store = Storage(octavo.plan(spec, "64KiB", dtype="fp8", scales="tensor"))
+    numbers, slots = torch.full((3, 1, 4), 896.0), np.array([16, 17, 18])
+    store.set_scales(0, 2.0, 2.0)
+    store.write(0, numbers, numbers, slots)
+    with pytest.raises(PlanError, match="this layer has its scales already"):
+        store.set_scales(0, 1.0, 1.0)
+
+    for found in store.gather(0, np.array([1]), 0, 3):
+        assert torch.equal(numbers, found)
+
+
 @pytest.mark.parametrize(("dim", "kind", "top"), [(96, "int4", 7), (80, "int8", 127)])
 def test_e17_quantised_rows_of_every_length(dim, kind, top):
     """Round trips stay within half a step; keys, values and their scales lie apart."""
@@ -281,6 +299,67 @@ def test_e18_the_result_depends_on_the_tokens_there_are():
         outputs.append(one.run([one.cache.admit(prompt)])[0])
 
     np.testing.assert_array_equal(*outputs)
+
+
+class Work(TorchDispatchMode):
+    """Counts the elements that every operation writes; those that only give views write none."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **kwargs or {})
+        results = made if isinstance(made, tuple) else (made,)
+        for result, told in zip(results, func._schema.returns, strict=False):
+            written = told.alias_info is None or told.alias_info.is_write
+            if isinstance(result, torch.Tensor) and written:
+                self.elements[str(func)] += result.numel()
+        return made
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_e18_the_work_depends_on_the_tokens_there_are(count):
+    """200 tokens of 32,768: torch's operations write as much as in a pool just large enough."""
+    works = []
+    for usable in (2048, 13):
+        cache = Cache(Plan.from_pages(usable + 1, 16))
+        row = cache.admit([1] * 200)
+        if count < 200:
+            cache.commit(cache.extend(row, 200 - count))
+        step = cache.extend(row, count)
+        keys, values = torch.zeros(2, usable + 1, KV_HEADS, 16, DIM)
+        query = torch.ones(count, HEADS, DIM)
+        with Work() as work:
+            torch_backend.paged_attention(query, keys, values, step, order="head")
+        works.append(work.elements)
+
+    assert works[0] == works[1]
+    assert works[0].total() >= 2 * 200 * KV_HEADS * DIM  # keys and values are gathered
+
+
+def test_e19_a_page_is_copied_before_it_is_shared_no_more():
+    """A fork of 3 tokens on a page of 16: all 3 arrive, and no slot of another page changes."""
+    plan = octavo.plan(ModelSpec("one", (Attention(1, 4, 4),), 64), "64KiB", dtype="fp32")
+    cache, store = Cache(plan), Storage(plan)
+    store.arena.view(torch.float32).fill_(float("nan"))
+    row = cache.admit([1, 2, 3], limit=9)
+    step, numbers = cache.extend(row, 3), torch.rand(4, 1, 4)
+    store.write(0, numbers[:3], numbers[:3], step.group().slots)
+    cache.commit(step, [4])
+    (child,) = cache.fork(row)
+    before, step = store.arena.clone(), cache.extend(child, 1)
+    store.apply(step.copies)
+    store.write(0, numbers[3:], numbers[3:], step.group().slots)
+    (page,) = step.group().table[0]
+
+    for found in store.gather(0, step.group().table[0], 0, 4):
+        assert torch.equal(numbers, found)
+    others = np.setdiff1d(np.arange(1, plan.num_pages), page)
+    after = store.read_pages("full", others)
+    store.arena.copy_(before)
+    assert torch.equal(store.read_pages("full", others), after)
+    assert [page] == step.copies["full"].target.tolist()
 
 
 def test_e20_padding_on_the_left(pages):

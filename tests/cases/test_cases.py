@@ -20,6 +20,7 @@ from octavo import (
     NeverFits,
     OutOfPages,
     Plan,
+    PlanError,
     UnknownSequence,
 )
 from octavo.pages import PagePool
@@ -460,6 +461,15 @@ def test_g01_an_empty_prompt():
     run(cache, good)
 
     assert [1, 0] == good.tokens().tolist()
+
+
+@pytest.mark.parametrize("page_size", [1, 8])
+def test_g05_a_page_size_the_kernel_does_not_take(page_size):
+    """Refused when it is planned, with the sizes that the kernel takes."""
+    spec = ModelSpec("one layer", (Attention(1, 64, 64),))
+    with pytest.raises(PlanError, match=f"page_size is {page_size}; vllm takes multiples of 16"):
+        octavo.plan(spec, "1MiB", page_size=page_size, kernel="vllm")
+    assert 16 == octavo.plan(spec, "1MiB", page_size=16, kernel="vllm").page_size
 
 
 def test_g04_a_request_that_cannot_fit_says_so():

@@ -14,6 +14,7 @@ from octavo.index import (
     tensorrt,
     vllm,
 )
+from octavo.table import slot_mapping
 
 
 def stepped(page_size, *lengths, usable=40, counts=None):
@@ -68,6 +69,25 @@ def test_d05_a_position_outside_the_row():
     step.past[0], step.context[0] = 1, 17
     with pytest.raises(LengthError, match="pages of sequence"):
         vllm(step, plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("page_size", "row", "outside", "slots"),
+    [(16, [5], 16, {0: 80}), (4, [7] + [0] * 31, 130, {0: 28, 3: 31})],
+)
+def test_d05_slots_inside_a_row_and_outside(page_size, row, outside, slots):
+    """Rows [5] and [9]: 80 and never 144; page 7 of 4: 28 and 31. What is padded is -1."""
+    with pytest.raises(LengthError) as caught:
+        slot_mapping(row, page_size, outside, outside + 1)
+    plan, step = stepped(page_size, max(slots) + 1)
+    step.group().table[:], step.group().slots[:] = (
+        row[0],
+        slot_mapping(row, page_size, 0, step.context[0]),
+    )
+    found = vllm(step, plan=plan, rows=2).slot_mapping
+
+    assert (outside + 1, len(row) * page_size) == (caught.value.value, caught.value.high)
+    assert [*slots.values(), -1] == found[[*slots, max(slots) + 1]].tolist()
 
 
 def test_d06_stale_rows():
@@ -160,7 +180,9 @@ def test_d20_every_page_size_gives_the_same_keys(page_size):
 def test_d22_a_mapping_is_never_shorter_than_the_tokens():
     """33 tokens on two pages of 16 are refused; nothing is cut."""
     plan, step = stepped(16, 32)
-    step.counts[0] = step.context[0] = 33
+    step.counts[0] = step.context[0] = step.query_start[1] = 33
+    step.positions = np.arange(33, dtype=np.int32)
+    step.groups["full"] = step.group()._replace(slots=np.arange(16, 49, dtype=np.int32))
     with pytest.raises(LengthError) as caught:
         vllm(step, plan=plan)
 

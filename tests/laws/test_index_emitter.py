@@ -1,6 +1,7 @@
 """Whatever happens to a batch, an emitter gives what the function gives."""
 
 from dataclasses import replace
+from functools import wraps
 
 import numpy as np
 import pytest
@@ -153,6 +154,7 @@ def test_decoding_on_is_not_emitted_whole(emit, group):
     for number in range(7):
         world.admit(5 + number)
 
+    @wraps(emit)
     def counted(*args, **options):
         calls.append(1)
         return emit(*args, **options)

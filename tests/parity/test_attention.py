@@ -68,7 +68,7 @@ def test_backends_conform(backend):
     assert report.cases >= 272 * rounds, str(report)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 2e-6), ("fp16", 2e-3), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 4e-6), ("fp16", 2e-3), ("bf16", 2e-2)])
 def test_torch_in_model_dtypes(dtype, tolerance):
     """In the dtypes models run in, results are as near to the oracle's as the dtype allows."""
     native = getattr(torch, octavo.dtypes.dtype(dtype).torch_name)
@@ -186,14 +186,14 @@ def test_onnx_operator_conforms():
     report = check_kernel(
         as_onnx_node,
         index=octavo.index.onnxruntime,
-        orders=("token",),
         page_sizes=(16,),
         dims=((16, 16),),
         without=("strided",),
     )
 
     assert not report.refused
-    assert ("kv_dtype", "return_lse", "sink_tokens", "strided") == report.left_out
+    lacks = ("keyless", "kv_dtype", "order", "return_lse", "sink_tokens", "strided")
+    assert lacks == report.left_out
 
 
 @pytest.mark.parametrize("order", ["token", "head"])

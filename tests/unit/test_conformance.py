@@ -1,5 +1,6 @@
 """The conformance suite: right kernels pass, wrong ones are caught and named."""
 
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,6 +34,11 @@ def cap(products, factor, softcap):
     return scores if softcap is None else softcap * np.tanh(scores / softcap)
 
 
+def weigh(scores, total):
+    """Weights of scores; none where nothing is seen."""
+    return np.exp(scores - np.where(np.isneginf(total), 0, total))
+
+
 RIGHT = {
     "past": lambda step, row: step.past[row],
     "length": lambda step, row, page_size: step.context[row],
@@ -43,6 +49,7 @@ RIGHT = {
     "scale": lambda scale, k_dim: k_dim**-0.5 if scale is None else scale,
     "cap": cap,
     "sink": lambda logit, factor: logit,
+    "weights": weigh,
     "lse": lambda sums, logit: sums,
 }
 
@@ -88,7 +95,7 @@ def small(**wrong):
                 sees = part.seen(position, keys, causal, window, sink_tokens)
                 scores = np.where(sees, scores, -np.inf)
                 sums = np.logaddexp.reduce(scores, axis=1)
-                weights = np.exp(scores - np.logaddexp(sums, logits)[:, None])
+                weights = part.weights(scores, np.logaddexp(sums, logits)[:, None])
                 out[token] = np.einsum("hk,khd->hd", weights, every[1])
                 lse[token] = part.lse(sums, logits)
         return (out, lse) if return_lse else out
@@ -160,6 +167,10 @@ WRONG = {
     "counts the sink logits in the lse": {"lse": np.logaddexp},
     "gives the lse to base 2": {"lse": lambda sums, logits: sums / np.log(2)},
     "takes pages to lie next to each other": {"flat": flat_as_if_together},
+    "gives an lse of 0, not -inf, where a query sees no key": {
+        "lse": lambda sums, logits: np.where(np.isneginf(sums), 0, sums)
+    },
+    "gives NaN where a query sees no key": {"weights": lambda scores, sums: np.exp(scores - sums)},
 }
 
 
@@ -167,7 +178,7 @@ def test_right_kernel_passes():
     """A right kernel of few lines passes everything, and the report says what was tried."""
     report = check_kernel(small(), **QUICK)
 
-    assert report.cases == 17 * len(SCENES)  # rules and scenes
+    assert report.cases == 20 * len(SCENES)  # rules and scenes
     assert ("kv_dtype", "v_dim") == report.left_out
     assert str(report).startswith(f"{report.cases} cases agree; largest error: fp32 ")
 
@@ -219,9 +230,10 @@ def test_refused_cases_are_told():
 
 
 @pytest.mark.parametrize(
-    ("without", "scenes"), [((), 4), (("prefill",), 2), (("strided", "return_lse"), 4)]
+    ("without", "cases"),
+    [((), 8), (("prefill",), 4), (("strided", "return_lse"), 8), (("keyless",), 4)],
 )
-def test_features_can_be_left_out(without, scenes):
+def test_features_can_be_left_out(without, cases):
     """Options without a parameter, and features named in ``without``, are not tried."""
     calls = []
 
@@ -229,14 +241,57 @@ def test_features_can_be_left_out(without, scenes):
         calls.append((int(step.counts.max()), key_cache.flags.c_contiguous))
         return oracle.paged_attention(query, key_cache, value_cache, step)
 
-    options = {**QUIET, "without": without}
-    report = check_kernel(plain, orders=("token",), **options)
+    report = check_kernel(plain, **QUIET | {"without": without})
 
-    assert scenes == report.cases
+    assert cases == report.cases
     assert (without != ("prefill",)) == any(most > 1 for most, _ in calls)
     assert {"window", "softcap", "return_lse", *without} <= set(report.left_out)
     if "strided" in without:
         assert all(together for _, together in calls)
+
+
+def test_kernels_without_an_order_are_token_major():
+    """Without the parameter head-major pages are left out; alone they are refused."""
+    shapes = set()
+
+    def plain(query, key_cache, value_cache, step):
+        shapes.add(key_cache.shape[1:])
+        return oracle.paged_attention(query, key_cache, value_cache, step)
+
+    assert "order" in check_kernel(plain, **QUIET).left_out
+    assert {(2, 1, 8)} == shapes
+    with pytest.raises(octavo.PlanError, match=r"orders is \('head',\); .*it is token-major"):
+        check_kernel(plain, orders=("head",), **QUIET)
+
+
+def test_page_sizes_that_the_index_refuses():
+    """A page size ONNX Runtime's kernel does not take is refused by name, and the rest is tried."""
+
+    def emitted(step, group=None, **options):
+        assert index.onnxruntime(step, group, **options)
+        return step
+
+    def plain(query, key_cache, value_cache, step):
+        return oracle.paged_attention(query, key_cache, value_cache, step)
+
+    report = check_kernel(plain, index=emitted)
+    told = "index refuses: page_size is {}; onnxruntime takes a power of two of at least 16 tokens"
+
+    assert 8 == report.cases
+    assert {told.format(1): 4, told.format(3): 4} == report.refused
+
+
+def test_message_about_a_query_without_keys():
+    """It says that the query may see no key, and which rows have such queries."""
+    with pytest.raises(KernelMismatch) as caught:
+        check_kernel(small(**WRONG["gives NaN where a query sees no key"]), **QUICK)
+    wrong = caught.value
+
+    assert (0, -3, 0) == (wrong.row, wrong.position, wrong.page)
+    assert 0 == wrong.expected
+    assert "row 0 (queries before any key, context 2, page size 2): out of the query" in str(wrong)
+    assert "should be 0; it may see no key.\nThe kernel gives NaN where" in str(wrong)
+    assert "queries without keys" in str(wrong.case)
 
 
 @pytest.mark.parametrize("name", ["vllm", "flash", "flashinfer", "dense"])
@@ -250,7 +305,7 @@ def test_kernels_that_take_index_arrays(name):
         raise NotImplementedError(f"window {window is not None}")
 
     with pytest.raises(octavo.PlanError, match="nothing is left to try; refused"):
-        check_kernel(plain, index=emit, orders=("token",), **QUIET)
+        check_kernel(plain, index=emit, **QUIET)
     assert 1 == len(kinds)
     assert kinds.pop().__name__.lower() == name
 
@@ -274,7 +329,7 @@ def test_writes_and_errors_are_told(spoil, message):
         return found
 
     with pytest.raises(KernelMismatch, match=message) as caught:
-        check_kernel(writes, orders=("token",), **QUIET)
+        check_kernel(writes, **QUIET)
     assert caught.value.row is None
     assert check_kernel(oracle.paged_attention, **QUIET)  # nothing of it stays
 
@@ -373,10 +428,10 @@ def test_bf16_numbers_are_bfloat16s():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"without": ("magic",)}, "without is 'magic'; known are causal, kv_dtype, prefill"),
+        ({"without": ("magic",)}, "without is 'magic'; one of causal, keyless, kv_dtype, order"),
         ({"orders": ("page",)}, "orders is 'page'"),
-        ({"dtypes": ("int8",)}, "dtypes is 'int8'; known are bf16, fp16, fp32, fp64"),
-        ({"kv_dtypes": ("int2",)}, "kv_dtypes is 'int2'; known are fp8, int4, int8"),
+        ({"dtypes": ("int8",)}, "dtypes is 'int8'; one of bf16, fp16, fp32, fp64"),
+        ({"kv_dtypes": ("int2",)}, "kv_dtypes is 'int2'; one of fp8, int4, int8"),
         ({"page_sizes": (0,)}, "page_sizes is 0"),
         ({"page_sizes": ()}, "nothing is left to try"),
         ({"heads": ((3, 2),)}, r"heads is \(3, 2\)"),
@@ -413,7 +468,8 @@ def test_answers_of_the_oracle_are_numbers():
         answer = build_trial(case).reference()
 
         assert np.isfinite(answer.out).all()
-        assert np.isfinite(answer.lse).all()
+        assert (np.isfinite(answer.lse) | case.rule.keyless).all()
+        assert not np.isnan(answer.lse).any()
 
 
 def test_rounds_try_other_combinations():
@@ -430,3 +486,143 @@ def test_rounds_try_other_combinations():
     assert 2 * len(one) == len(two)
     assert one[0][:3] == two[len(one)][:3]
     assert [case[3:-1] for case in one] != [case[3:-1] for case in two[len(one) :]]
+
+
+def answering(change, **options):
+    """The oracle with its answer changed, called on the few cases of QUIET."""
+
+    def attend(*arguments, return_lse=False, **rest):
+        attended = oracle.paged_attention(*arguments, return_lse=True, **rest)
+        return change(attended.out, attended.lse) if return_lse else change(attended.out, None)
+
+    return check_kernel(attend, orders=("token",), **{**QUIET, "dtypes": ("fp32",), **options})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda out, lse: (out, out), "it gave tuple of 2, and only out was asked"),
+        (lambda out, lse: out.tolist(), "it gave list of "),
+        (lambda out, lse: out.astype(complex), "its out is ndarray of complex128, and no floats"),
+        (lambda out, lse: out.astype(object), "its out is ndarray of object, and no floats"),
+        (lambda out, lse: out.astype(str), "its out is ndarray of str"),
+        (lambda out, lse: out.astype("datetime64[s]"), "its out is ndarray of datetime64"),
+        (lambda out, lse: out.astype(int), "its out is ndarray of int64, and no floats"),
+        (lambda out, lse: None, "its out is NoneType of object, and no floats"),
+        (lambda out, lse: "out", "its out is str of "),
+        (lambda out, lse: out[0], "out is of shape"),
+    ],
+)
+def test_badly_formed_answers_are_told(change, message):
+    """An answer that is no array of floats of the right shape is told in words."""
+    with pytest.raises(KernelMismatch, match=message):
+        answering(change, without=("kv_dtype", "return_lse"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda out, lse: (out, [[1.0], [1.0, 2.0]]), "its lse, list, is no array"),
+        (lambda out, lse: (out, lse + 0j), "its lse is ndarray of complex128"),
+        (lambda out, lse: (out, lse, lse), "with return_lse it gave tuple"),
+    ],
+)
+def test_badly_formed_lse_is_told(change, message):
+    """So is an lse."""
+    with pytest.raises(KernelMismatch, match=message):
+        answering(lambda out, lse: out if lse is None else change(out, lse))
+
+
+WRITES = {
+    "sink_logits": lambda step, options: options["sink_logits"].fill(9),
+    "key_scale": lambda step, options: options["key_scale"].fill(9),
+    "value_scale": lambda step, options: options["value_scale"].fill(9),
+    "step.input_ids": lambda step, options: step.input_ids.fill(9),
+    "step.wants_token": lambda step, options: np.logical_not(
+        step.wants_token, out=step.wants_token
+    ),
+    "the slots of group full": lambda step, options: step.groups["full"].slots.fill(9),
+    "the page table of group window": lambda step, options: step.groups["window"].table.fill(9),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_that_is_given_may_be_written(name):
+    """All inputs and the whole step are compared, and the right answer is known before the call."""
+
+    def writes(*arguments, **options):
+        with suppress(KeyError, AttributeError):  # not in every case
+            WRITES[name](arguments[3], options)
+        return oracle.paged_attention(*arguments, **options)
+
+    with pytest.raises(KernelMismatch, match=f"it has written into {name}, which"):
+        check_kernel(writes, page_sizes=(2,), heads=((4, 2),), dims=((8, 4),))
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, ValueError, KernelMismatch])
+def test_diagnosis_never_hides_the_difference(error):
+    """A kernel that fails when it is asked again, to explain a difference, still differs."""
+    calls = []
+
+    def nan_once(*arguments, **options):
+        calls.append(1)
+        if len(calls) > 1:
+            raise error(*["no"] * (3 if error is KernelMismatch else 1))
+        return oracle.paged_attention(*arguments, **options) * np.nan
+
+    with pytest.raises(KernelMismatch, match="is nan and should be") as caught:
+        check_kernel(nan_once, without=("kv_dtype", "return_lse"), page_sizes=(2,))
+    assert "out" == caught.value.what
+
+
+def test_a_kernel_may_answer_in_the_same_memory():
+    """What the diagnosis asks for later does not change the answer it explains."""
+    memory = {}
+
+    def reuses(*arguments, **options):
+        out = oracle.paged_attention(*arguments, **options)
+        kept = memory.setdefault(out.shape, out)
+        kept[...] = out + 1
+        return kept
+
+    with pytest.raises(KernelMismatch) as caught:
+        check_kernel(reuses, without=("kv_dtype", "return_lse"), page_sizes=(2,))
+    assert pytest.approx(1) == caught.value.actual - caught.value.expected
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("tolerance", [float("nan"), float("inf"), -1, True, "a", [1.0]]),
+        ("heads", [None, 3, ((0, 1),), ((1, 0),), (4, 2), ((4, 2, 1),), ((-4, 2),), ((4.0, 2),)]),
+        ("dims", [None, (8, 8), ((0, 8),), ((8, -1),), ((8,),), "88"]),
+        ("page_sizes", [None, 3, (-1,), (2.0,), ("2",), ((2,),)]),
+        ("orders", [None, 3, "token", (None,), (["token"],), (np.array(["head", "token"]),)]),
+        ("dtypes", [None, "fp32", (["fp32"],), (np.float32,)]),
+        ("kv_dtypes", [None, "int8", (["int8"],)]),
+        ("without", [None, "window", (["window"],)]),
+        ("rounds", [None, -1, 1.0, True]),
+        ("index", [3, "vllm"]),
+        ("to", [None, 3]),
+        ("back", [None, "numpy"]),
+    ],
+)
+def test_nonsense_is_refused_by_its_name(name, values):
+    """No argument of another form is taken, and none ends in an untyped error."""
+    for value in values:
+        with pytest.raises(octavo.OctavoError, match=f"^{name} is "):
+            check_kernel(oracle.paged_attention, **{name: value})
+    with pytest.raises(octavo.PlanError, match="^fn is None"):
+        check_kernel(None)
+
+
+def test_only_what_was_compared_is_reported():
+    """An element type that the kernel refuses has no error in the report."""
+
+    def single(query, key_cache, value_cache, step):
+        if query.dtype != np.float32:
+            raise NotImplementedError("float32 alone")
+        return oracle.paged_attention(query, key_cache, value_cache, step)
+
+    report = check_kernel(single, orders=("token",), rounds=3, **QUIET)
+    assert {"fp32"} == set(report.errors)

@@ -21,6 +21,7 @@ TREE = [
     (errors.StepError, RuntimeError),
     (errors.RollbackUnsupported, ValueError),
     (errors.IntegrityError, AssertionError),
+    (errors.KernelMismatch, AssertionError),
     (errors.ConfigError, ValueError),
     (errors.UnknownArchitecture, errors.ConfigError),
     (errors.PlanError, ValueError),
@@ -117,6 +118,18 @@ SAID = [
         errors.UnsupportedModel("window", "not here"),
         {"what": "window", "why": "not here"},
         "window: not here",
+    ),
+    (
+        errors.KernelMismatch("decode", "out", "out differs", "ignores the window", row=2, page=7),
+        {
+            **dict.fromkeys(("token", "head", "position", "expected", "actual")),
+            "case": "decode",
+            "what": "out",
+            "fault": "ignores the window",
+            "row": 2,
+            "page": 7,
+        },
+        "out differs\ncase: decode",
     ),
     (errors.PageFileError("p", "damaged"), {"path": "p"}, "p: damaged"),
     (

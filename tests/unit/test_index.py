@@ -677,12 +677,13 @@ def test_element_offsets():
 
     assert [[3, 579], [65 * 576 + 3, (2**31 - 1) * 576 + 3]] == offsets.tolist()
     assert np.int64 == offsets.dtype
-    assert 65 * 576 + 575 == row.element(65, channel=575)
+    assert 65 * 576 + 575 == row.element(65, channel=575) == row.element(np.int32(65), channel=575)
     for wrong in ({"channel": 576}, {"channel": -1}, {"head": 1}):
         with pytest.raises(LengthError):
             row.element(0, **wrong)
-    with pytest.raises(LengthError):
-        row.element(np.array([3, -1]))
+    for slots in (np.array([3, -1]), np.array([1.7]), np.array([True]), 1.7, True, [3]):
+        with pytest.raises(LengthError, match="slot is"):
+            row.element(slots)
 
 
 def test_reach_of_kernels():

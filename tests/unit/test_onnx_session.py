@@ -7,7 +7,14 @@ import onnx
 import pytest
 
 import octavo
-from octavo.errors import CapacityError, LengthError, PlanError, TokenError, UnsupportedModel
+from octavo.errors import (
+    CapacityError,
+    LengthError,
+    PlanError,
+    StepError,
+    TokenError,
+    UnsupportedModel,
+)
 from octavo.integrations.onnx import Decoder, PagedSession, export_decoder
 from octavo.spec import Attention, Latent, State
 from octavo.testing import freeze
@@ -80,8 +87,60 @@ def test_graph_of_another_plan(model):
         PagedSession(model, planned(deep.spec))
     with pytest.raises(PlanError, match="input of the graph is 'key_cache.0'"):
         PagedSession(model, planned(LATENT.spec))
-    with pytest.raises(PlanError, match="dtype of key_cache.0 is 'FLOAT'; the plan's is BFLOAT16"):
+    with pytest.raises(PlanError, match="dtype of key_cache.0 is 'fp32'; the plan's is bf16"):
         PagedSession(model, planned(dtype="bf16"))
+
+
+def windowed(window):
+    """The decoder with a window."""
+    return Decoder(**SIZES, kind=replace(DECODER.kind, window=window))
+
+
+def plan_of(**options):
+    """A plan of layers with these options."""
+    return planned(spec_of(*[replace(DECODER.kind, **options)] * 2))
+
+
+@pytest.mark.parametrize("operators", ["standard", "paged"])
+def test_graph_that_sees_what_the_plan_drops(operators):
+    """A graph's window must not be wider than the plan's, whoever of node or metadata says it."""
+    full, same, narrow = (
+        exported(each, operators=operators) for each in (DECODER, windowed(32), windowed(31))
+    )
+    plan, options = plan_of(window=32), {"runtime": "reference"}
+
+    with pytest.raises(PlanError, match="window of the graph is None; .*window_32 keeps 32"):
+        PagedSession(full, plan, **options)
+    with pytest.raises(PlanError, match="window of the graph is 32; .*window_31 keeps 31"):
+        PagedSession(same, plan_of(window=31), **options)
+    for graph in (same, narrow):
+        assert PagedSession(graph, plan, **options)
+    assert PagedSession(same, planned(), **options)  # all is there
+    assert PagedSession(same, plan_of(window=32, sink_tokens=4), **options)
+
+
+def test_nodes_of_which_one_sees_all():
+    """A graph of several windows sees as far as its widest layer; chunks are refused."""
+    graph, plan = exported(windowed(32), operators="paged"), plan_of(window=32)
+    node = next(each for each in graph.graph.node if each.op_type == "PagedAttention")
+    window = next(each for each in node.attribute if each.name == "local_window_size")
+    window.i = 40
+    with pytest.raises(PlanError, match="window of the graph is 40"):
+        PagedSession(graph, plan, runtime="reference")
+    node.attribute.remove(window)
+    with pytest.raises(PlanError, match="window of the graph is None"):
+        PagedSession(graph, plan, runtime="reference")
+    with pytest.raises(PlanError, match="group of the plan is 'chunked_32'"):
+        PagedSession(graph, plan_of(chunk=32), runtime="reference")
+
+
+@pytest.mark.parametrize("noted", ["0", "-3", "wide", ""])
+def test_metadata_that_is_no_window(noted):
+    """What a graph notes must be a number of keys."""
+    graph, plan = exported(windowed(32)), plan_of(window=32)
+    graph.metadata_props[0].value = noted
+    with pytest.raises(PlanError, match=r"metadata_props\['octavo.window'\] is"):
+        PagedSession(graph, plan)
 
 
 def test_graph_without_an_output(model):
@@ -146,6 +205,36 @@ def test_what_is_no_step(model):
     """What is no step is refused."""
     with pytest.raises(LengthError, match="step is None; .*what Cache.extend returned"):
         opened(model)[0].run(None)
+
+
+def test_step_that_is_no_longer_open(model):
+    """Committed, aborted, or a copy: its slots may be another's."""
+    session, cache, step = opened(model)
+    copy = replace(step)
+    assert step.open
+    assert not copy.open
+    unchanged(session, copy, StepError, "is a copy")
+    session.run(step)
+    cache.commit(step, [1])
+    unchanged(session, step, StepError, "was committed or aborted")
+    later = cache.extend(step.sequences[0], 1)
+    cache.abort(later)
+    unchanged(session, later, StepError, "was committed or aborted")
+
+
+@pytest.mark.parametrize("end", ["release", "preempt"])
+def test_step_whose_row_has_gone(model, end):
+    """A row that went meanwhile is named; one that sits out does not matter."""
+    session, cache, step = opened(model)
+    cache.commit(step, [1])
+    (idle,), row = step.sequences, cache.admit([3] * 5)
+    step = cache.extend([idle, row], [0, 5])
+    getattr(cache, end)(idle)
+    assert step.gone == ()
+    assert session.run(step).shape == (5, 50)
+    getattr(cache, end)(row)
+    assert step.gone == (row,)
+    unchanged(session, step, StepError, rf"\[{row.id!r}\], were released or preempted")
 
 
 def test_position_beyond_the_tables(model):

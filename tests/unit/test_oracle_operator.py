@@ -208,6 +208,22 @@ def test_latent_rotates_its_end(pages):
     np.testing.assert_allclose(found.output, expected.reshape(len(expected), -1), rtol=1e-9)
 
 
+def test_a_page_may_stand_twice_in_a_row(batch):
+    """Its keys are read at both places: as if a copy of the page stood there."""
+    table, (keys, values) = batch.inputs.block_table.copy(), (batch.case.keys, batch.case.values)
+    page, other = table[3, :2]
+    keys[other], values[other] = keys[page], values[page]
+    given = {
+        "key_cache": keys,
+        "value_cache": values,
+        "slot_mapping": np.full_like(batch.slots, -1),
+    }
+    expected = batch.run(**given).output
+    table[3, 1] = page
+
+    np.testing.assert_array_equal(expected, batch.run(**given, block_table=table).output)
+
+
 def test_latent_elements_lie_where_the_geometry_says(pages):
     """Each element of a new row is at `LatentGeometry.element` of its slot, in the flat cache."""
     batch = Batch(pages, latent=48)
@@ -336,6 +352,20 @@ REFUSED = [
         lambda i: {"slot_mapping": _changed(i.slot_mapping, 7, 9999)},
         r"slot_mapping\[7\] is 9999",
     ),
+    (
+        {},
+        lambda i: {"slot_mapping": _changed(i.slot_mapping, 7, i.slot_mapping[3])},
+        r"slot of token 7 is \d+; .*token 3 is written there too",
+    ),
+    (
+        {},
+        lambda i: {
+            "slot_mapping": None,
+            "block_table": _changed(i.block_table, (4, 1), i.block_table[3, 2]),
+        },
+        "slot of token 24 is .*token 22 is written there too",
+    ),
+    ({}, lambda i: {"value_cache": i.key_cache}, "value_cache is .of key_cache"),
     ({}, lambda i: {"head_sink": np.zeros(3)}, "shape of head_sink"),
     ({}, lambda i: {"q_norm_weight": np.ones(SIZE)}, "k_norm_weight is None"),
     ({}, lambda i: {"cos_cache": np.ones((64, 8))}, "sin_cache is None"),

@@ -6,6 +6,8 @@ import torch
 
 import octavo
 from octavo import Attention, Cross, Latent, LengthError, ModelSpec, PlanError, State, UnknownGroup
+from octavo.attention.oracle import paged_attention
+from octavo.index import LatentGeometry
 from octavo.storage import Storage
 from octavo.table import slot_mapping
 
@@ -98,6 +100,25 @@ def test_latent_rows(layout):
     torch.testing.assert_close(key[kept], store.gather_indexer(0, pages)[at], rtol=2**-4, atol=2e-4)
     with pytest.raises(LengthError, match="no indexer"):
         store.write_indexer(1, key, slots)
+
+
+def test_latent_elements_lie_where_the_geometry_says():
+    """Pages next to each other: storage writes, and the oracle reads, `LatentGeometry.element`."""
+    plan = octavo.plan(ModelSpec("mla", (Latent(24, 16),), 64), "64KiB", dtype="fp32")
+    store, rows = Storage(plan), torch.rand(20, 40)
+    cache = octavo.Cache(plan)
+    step = cache.extend(cache.admit([1] * 20), 20)
+    slots = step.group().slots
+    store.write_latent(0, rows, slots)
+    pages = store.tensor(0, "latent").numpy()
+    flat = pages.reshape(-1)
+    assert np.shares_memory(flat, pages)
+    geometry = LatentGeometry(40, 16, 24, 24, plan.page_size).validate()
+    alone = paged_attention(np.ones((20, 1, 40)), pages, None, step, v_dim=24, scale=1, window=1)
+    for channel in range(40):
+        found = flat[geometry.element(slots, channel)]
+        assert np.array_equal(rows[:, channel].numpy(), found)
+        assert channel >= 24 or np.array_equal(alone[:, 0, channel], found)
 
 
 def test_quantised_latent_rows():

@@ -1,8 +1,8 @@
 """What `paged_attention` takes, checked once for every backend; knows shapes and no elements."""
 
 import warnings
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Collection, Sequence
+from math import inf, isfinite, sqrt
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, TypedDict
 
@@ -13,6 +13,9 @@ _INT64 = 2**63 - 1
 
 KV_DTYPES = ("int8", "fp8", "int4")
 """Element types of quantised caches, by the names of `octavo.dtypes`."""
+
+_RANGES = {"float64": (0.0, inf), "float32": (2.0**-149, (2 - 2.0**-23) * 2.0**127)}
+"""Smallest and largest number beside 0 that a type holds."""
 
 
 class Shaped(Protocol):
@@ -42,7 +45,7 @@ class Options(TypedDict, total=False):
 
 
 class Sizes(NamedTuple):
-    """The sizes in a call of `paged_attention`.
+    """The sizes and numbers in a call of `paged_attention`.
 
     Attributes:
         tokens: query tokens T.
@@ -51,6 +54,10 @@ class Sizes(NamedTuple):
         page_size: tokens a page holds.
         k_dim: elements of a query and of a key head.
         v_dim: elements of a value head and of an output head.
+        scale: factor of the scores, its default filled in.
+        softcap: bound of the scores, or None.
+        window: keys a query sees, or None.
+        sink_tokens: first positions that stay visible beside it.
     """
 
     tokens: int
@@ -59,6 +66,10 @@ class Sizes(NamedTuple):
     page_size: int
     k_dim: int
     v_dim: int
+    scale: float = 1.0
+    softcap: float | None = None
+    window: int | None = None
+    sink_tokens: int = 0
 
 
 def check_arguments(
@@ -77,8 +88,11 @@ def check_arguments(
     kv_dtype: str | None = None,
     key_scale: Any = None,
     value_scale: Any = None,
+    causal: bool = True,
+    return_lse: bool = False,
+    dtype: str = "float64",
 ) -> Sizes:
-    """The sizes of a call whose arguments fit each other. O(1).
+    """The sizes and numbers of a call whose arguments fit each other. O(1).
 
     Args:
         query: [T, H, k_dim].
@@ -98,10 +112,13 @@ def check_arguments(
         key_scale: what a stored key element is multiplied by: a number, [kv_heads],
             [kv_heads, k_dim], or the shape of ``key_cache`` without its last axis.
         value_scale: likewise for values.
+        causal: whether a query sees only its own and earlier positions.
+        return_lse: whether the lse is returned too.
+        dtype: float64 or float32, which must hold ``scale`` and ``softcap``.
 
     Raises:
-        PlanError: no such order or ``kv_dtype``; a number that is not finite, or a scale that must
-            be given or must not.
+        PlanError: no such order or ``kv_dtype``; a number that is not finite, or beyond ``dtype``;
+            a flag that is no bool; a scale that must be given or must not.
         LengthError: a size or number out of range; it names the argument.
 
     Warns:
@@ -110,15 +127,16 @@ def check_arguments(
     sizes = _sizes(query, key_cache, value_cache, order, kv_dtype, v_dim)
     _same("tokens of query", sizes.tokens, tokens, "those of the step")
     if window is not None:
-        check_int("window", window, 1, _INT64, "keys a query sees, its own included")
-    check_int("sink_tokens", sink_tokens, 0, _INT64)
-    if scale is not None:
-        check_number("scale", scale)
-    elif value_cache is None and sizes.v_dim != sizes.k_dim:
+        window = check_int("window", window, 1, _INT64, "keys a query sees, its own included")
+    sink_tokens = check_int("sink_tokens", sink_tokens, 0, _INT64)
+    for flag, given in (("causal", causal), ("return_lse", return_lse)):
+        check_flag(flag, given)
+    if scale is None and value_cache is None and sizes.v_dim != sizes.k_dim:
         why = "a key whose values are a part of it says nothing of the head it stands for; give one"
         raise PlanError("scale", scale, why)
+    factor = 1 / sqrt(sizes.k_dim) if scale is None else check_number("scale", scale, dtype)
     if softcap is not None:
-        check_positive("softcap", softcap)
+        softcap = check_positive("softcap", softcap, dtype)
     if sink_logits is not None:
         _same("axes of sink_logits", _axes(sink_logits), 1, "[H]")
         _same("heads of sink_logits", sink_logits.shape[0], sizes.heads, "one a query head")
@@ -128,7 +146,7 @@ def check_arguments(
         _check_factor("value_scale", value_scale, value_cache, kv_dtype, shape)
     elif value_scale is not None:
         raise PlanError("value_scale", value_scale, "without value_cache, key_scale serves both")
-    return sizes
+    return sizes._replace(scale=factor, softcap=softcap, window=window, sink_tokens=sink_tokens)
 
 
 def _sizes(
@@ -140,8 +158,8 @@ def _sizes(
     v_dim: int | None,
 ) -> Sizes:
     page_axis = check_order(key_cache, order, latent=value_cache is None)
-    if kv_dtype is not None and kv_dtype not in KV_DTYPES:
-        raise PlanError("kv_dtype", kv_dtype, f"one of {', '.join(KV_DTYPES)}, or None")
+    if kv_dtype is not None:
+        check_choice("kv_dtype", kv_dtype, KV_DTYPES)
     _same("axes of query", _axes(query), 3, "[T, H, k_dim]")
     tokens, heads, wanted = query.shape
     k_dim, page_size = _elements(key_cache.shape[-1], kv_dtype, wanted), key_cache.shape[page_axis]
@@ -203,25 +221,63 @@ def _check_factor(
         raise PlanError(name, f"of shape {tuple(scale.shape)}", right)
 
 
-def check_positive(name: str, value: object) -> None:
-    """Refuse what is no finite number above 0. O(1).
+def check_positive(name: str, value: object, dtype: str = "float64") -> float:
+    """``value`` as a float; what is no finite number above 0 is refused. O(1).
 
     Raises:
-        PlanError: it is none.
+        PlanError: it is none, or ``dtype`` cannot hold it.
     """
-    if check_number(name, value) <= 0:
+    number = check_number(name, value, dtype)
+    if number <= 0:
         raise PlanError(name, value, "it must be a finite number above 0")
+    return number
 
 
-def check_number(name: str, value: object) -> float:
+def check_number(name: str, value: object, dtype: str = "float64") -> float:
     """``value`` as a float; what is no finite number is refused. O(1).
 
+    Args:
+        name: what the number is called in an error.
+        value: any real number of Python or NumPy, but no bool.
+        dtype: float64 or float32, in which it must neither overflow nor become 0.
+
+    Raises:
+        PlanError: it is none, or ``dtype`` cannot hold it.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise PlanError(name, value, "it must be a finite number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = inf
+    if not isfinite(number):
+        raise PlanError(name, value, "it must be a finite number")
+    smallest, largest = _RANGES[dtype]
+    if number and not smallest <= abs(number) <= largest:
+        raise PlanError(name, value, f"it must be a number that {dtype} holds")
+    return number
+
+
+def check_flag(name: str, value: object) -> bool:
+    """``value`` as a bool, of Python or NumPy. O(1).
+
     Raises:
         PlanError: it is none.
     """
-    if not isinstance(value, Real) or isinstance(value, bool) or not isfinite(value):
-        raise PlanError(name, value, "it must be a finite number")
-    return float(value)
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise PlanError(name, value, "it must be True or False")
+    return bool(value)
+
+
+def check_choice(name: str, value: object, known: Collection[str]) -> str:
+    """``value``, which must be one of the names ``known``. O(known).
+
+    Raises:
+        PlanError: it is none of them.
+    """
+    if not isinstance(value, str) or value not in known:
+        raise PlanError(name, value, f"one of {', '.join(known)}")
+    return value
 
 
 def check_order(key_cache: Shaped, order: str, *, latent: bool = False) -> int:
@@ -236,8 +292,7 @@ def check_order(key_cache: Shaped, order: str, *, latent: bool = False) -> int:
         PlanError: no such order.
         LengthError: not four axes, or not three if ``latent``.
     """
-    if order not in ("token", "head"):
-        raise PlanError("order", order, "it must be 'token' or 'head'")
+    check_choice("order", order, ("token", "head"))
     if latent:
         _same("axes of key_cache", _axes(key_cache), 3, "[pages, page_size, k_dim]")
         return 1

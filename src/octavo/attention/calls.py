@@ -67,7 +67,8 @@ def check_call(
     Raises:
         UnsupportedModel: a ``kv_dtype``.
         PlanError: a dtype, device or stride the kernel does not take, or as `check_arguments`.
-        LengthError: sizes that do not fit each other or the step, or a page that does not exist.
+        LengthError: sizes that do not fit each other or the step, a page that does not exist, or
+            keys that a query sees and no page holds.
     """
     if asked.kv_dtype is not None:
         why = f"the {backend} backend reads no quantised caches"
@@ -75,13 +76,17 @@ def check_call(
     page_size = page_size_of(key_cache, asked, latent=value_cache is None)
     check_int("page_size of key_cache", page_size, step.page_size, step.page_size, "the step's")
     options = asked._asdict()
-    del options["group"], options["causal"]
-    sizes = check_arguments(query, key_cache, value_cache, tokens=step.tokens, **options)
+    del options["group"]
+    computed = "float64" if query.dtype == torch.float64 else "float32"
+    sizes = check_arguments(
+        query, key_cache, value_cache, tokens=step.tokens, dtype=computed, **options
+    )
     tensors = {"query": query, "key_cache": key_cache, "value_cache": value_cache}
     for name, tensor in tensors.items():
         if tensor is not None:
             _check_readable(name, tensor, query, dtypes)
     step.require(key_cache.shape[0])
+    step.require_seen(sizes.window, sizes.sink_tokens)
     return sizes
 
 

@@ -6,7 +6,6 @@ computes, `building` compiles it; this module checks, and passes addresses.
 """
 
 import ctypes
-from math import sqrt
 from typing import Any, Literal, Unpack, overload
 
 import torch
@@ -199,11 +198,15 @@ def paged_attention(
         v_dim=v_dim,
         key_scale=key_scale,
         value_scale=value_scale,
+        causal=causal,
+        return_lse=return_lse,
+        dtype="float32",
     )
     values = key_cache if value_cache is None else value_cache
     for name, tensor in (("query", query), ("key_cache", key_cache), ("value_cache", values)):
         _check_readable(name, tensor, query.dtype)
     step.require(key_cache.shape[0])
+    step.require_seen(sizes.window, sizes.sink_tokens)
     sinks = None if sink_logits is None else sink_logits.to(torch.float32).contiguous()
     out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
     lse = torch.empty(sizes.tokens, sizes.heads) if return_lse else None
@@ -214,10 +217,10 @@ def paged_attention(
     call.value_page, call.value_head, call.value_token = _strides(values, order)
     call.heads, call.kv_heads = sizes.heads, sizes.kv_heads
     call.k_dim, call.v_dim = sizes.k_dim, sizes.v_dim
-    call.scale = 1 / sqrt(sizes.k_dim) if scale is None else scale
-    call.softcap = softcap or 0.0
-    call.causal, call.sink_tokens = causal, min(sink_tokens, _FAR)
-    call.window = 0 if window is None else min(window, _FAR)
+    call.scale = sizes.scale
+    call.softcap = sizes.softcap or 0.0
+    call.causal, call.sink_tokens = causal, min(sizes.sink_tokens, _FAR)
+    call.window = 0 if sizes.window is None else min(sizes.window, _FAR)
     call.bf16, call.threads = query.dtype == torch.bfloat16, torch.get_num_threads()
     if sinks is not None:
         call.sink_logits = sinks.data_ptr()

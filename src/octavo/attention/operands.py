@@ -5,12 +5,14 @@ INVALID_ARGUMENT. Where a kernel would leave wrong numbers undefined (slots and 
 lengths that do not fit, NaN scales), they are refused too. Nothing is computed here.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention.arguments import check_number, check_positive
+from octavo.attention.arguments import check_choice, check_number, check_positive
+from octavo.attention.arrays import as_reals
 from octavo.errors import LengthError, PlanError
 from octavo.spec import check_int
 
@@ -20,6 +22,23 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _LOGICAL = {"int8": "int8", "float8_e4m3fn": "float8e4m3fn"}  # quantised tensors, as the op says
 _KV_DTYPES = {"int8": "int8", "float8e4m3fn": "fp8", "int4": "int4"}  # as octavo says
 _QUANT_TYPES = ("NONE", "PER_TENSOR", "PER_CHANNEL")
+_INT64 = 2**63 - 1
+_INTS = {
+    "num_heads": (1, _INT64),
+    "kv_num_heads": (1, _INT64),
+    "local_window_size": (-1, _INT64),
+    "is_causal": (0, 1),
+    "do_rotary": (0, 1),
+    "rotary_interleaved": (0, 1),
+    "rotary_offset": (0, _INT64),
+    "v_head_size": (0, _INT64),
+}
+"""Attributes that are ints, and their ranges."""
+_STRINGS = {
+    "kv_cache_layout": ("SEPARATE", "LATENT"),
+    "k_quant_type": _QUANT_TYPES,
+    "v_quant_type": _QUANT_TYPES,
+}
 _NOT_LATENT = ("value", "value_cache", "head_sink", "q_norm_weight", "k_norm_weight", "v_scale")
 
 
@@ -129,15 +148,56 @@ class Extents(NamedTuple):
     kv_dtype: str | None
 
 
+def read_attributes(given: Mapping[str, Any], dtype: str) -> Attributes:
+    """A node's attributes as Python's ints, floats and strings. O(1).
+
+    Args:
+        given: by name.
+        dtype: float64 or float32, which must hold the numbers.
+
+    Raises:
+        PlanError: an unknown attribute, a required one missing, or a value it cannot have.
+        LengthError: an int out of range.
+    """
+    for name in given:
+        if name not in Attributes._fields:
+            raise PlanError("attribute", name, f"one of {', '.join(Attributes._fields)}")
+    for name in ("num_heads", "kv_num_heads"):
+        if name not in given:
+            raise PlanError(name, None, "this attribute is required")
+    told = {**Attributes._field_defaults, **given}
+    told |= {name: check_int(name, told[name], *span) for name, span in _INTS.items()}
+    told |= {name: check_number(name, told[name], dtype) for name in ("scale", "softcap")}
+    told["qk_norm_epsilon"] = check_positive("qk_norm_epsilon", told["qk_norm_epsilon"], dtype)
+    for name, known in _STRINGS.items():
+        check_choice(name, told[name], known)
+    attributes = Attributes(**told)
+    _check_attributes(attributes)
+    return attributes
+
+
+def _check_attributes(attributes: Attributes) -> None:
+    """Refuse what ranges alone do not."""
+    if attributes.num_heads % attributes.kv_num_heads:
+        why = f"a multiple of kv_num_heads, {attributes.kv_num_heads}"
+        raise LengthError("num_heads", attributes.num_heads, attributes.kv_num_heads, None, why)
+    if attributes.local_window_size == 0:
+        raise LengthError("local_window_size", 0, 1, None, "or -1")
+    if attributes.softcap < 0:
+        raise PlanError("softcap", attributes.softcap, "it must be a number of at least 0")
+    for name in ("k_cache_dtype", "v_cache_dtype"):
+        if not isinstance(getattr(attributes, name), str):
+            raise PlanError(name, getattr(attributes, name), "it must be a string")
+
+
 def check_operands(inputs: Inputs, attributes: Attributes) -> Extents:
     """The sizes of a call the op takes. O(tokens + entries of the block table).
 
     Raises:
         PlanError: an input that is missing or must not be there, of the wrong dtype or not
-            contiguous; an attribute with no such value.
+            contiguous; a vector that is not finite; attributes that do not fit the inputs.
         LengthError: an input of the wrong shape, or an entry or attribute out of range.
     """
-    _check_attributes(attributes)
     latent = attributes.kv_cache_layout == "LATENT"
     packed = _check_presence(inputs, latent=latent)
     kv_dtype = _kv_dtype("k", inputs.query, inputs.key_cache, attributes)
@@ -156,34 +216,11 @@ def check_operands(inputs: Inputs, attributes: Attributes) -> Extents:
     return Extents(tokens, head_size, v_head_size, pages, page_size, packed, kv_dtype)
 
 
-def _check_attributes(attributes: Attributes) -> None:
-    check_int("num_heads", attributes.num_heads, 1)
-    check_int("kv_num_heads", attributes.kv_num_heads, 1)
-    if attributes.num_heads % attributes.kv_num_heads:
-        why = f"a multiple of kv_num_heads, {attributes.kv_num_heads}"
-        raise LengthError("num_heads", attributes.num_heads, attributes.kv_num_heads, None, why)
-    if attributes.local_window_size != -1:
-        check_int("local_window_size", attributes.local_window_size, 1, None, "or -1")
-    for name in ("is_causal", "do_rotary", "rotary_interleaved"):
-        check_int(name, getattr(attributes, name), 0, 1)
-    check_number("scale", attributes.scale)
-    check_number("softcap", attributes.softcap)
-    if attributes.softcap < 0:
-        raise PlanError("softcap", attributes.softcap, "it must be a number of at least 0")
-    check_positive("qk_norm_epsilon", attributes.qk_norm_epsilon)
-    for side in "kv":
-        quant_type = getattr(attributes, f"{side}_quant_type")
-        if quant_type not in _QUANT_TYPES:
-            raise PlanError(f"{side}_quant_type", quant_type, f"one of {', '.join(_QUANT_TYPES)}")
-    if attributes.kv_cache_layout not in ("SEPARATE", "LATENT"):
-        raise PlanError("kv_cache_layout", attributes.kv_cache_layout, "SEPARATE or LATENT")
-
-
 def _check_presence(inputs: Inputs, *, latent: bool) -> bool:
     """Whether queries, keys and values are packed in one input."""
     given = {name for name, array in inputs._asdict().items() if array is not None}
     for name in given:
-        if not isinstance(getattr(inputs, name), np.ndarray):
+        if type(getattr(inputs, name)) not in (np.ndarray, np.memmap):  # no mask is lost
             raise PlanError(name, type(getattr(inputs, name)).__name__, "it must be a NumPy array")
     needed = set(Inputs._fields) - set(Inputs._field_defaults) - {"key", "value", "value_cache"}
     needed |= {"key"} if latent else {"value_cache"}
@@ -261,6 +298,8 @@ def _check_caches(
         _check_shape(name, cache, (pages, page_size, attributes.kv_num_heads, width))
         if not cache.flags.c_contiguous or not cache.flags.writeable:
             raise PlanError(name, f"of strides {cache.strides}", "a contiguous, writeable array")
+    if inputs.value_cache is not None and np.may_share_memory(inputs.key_cache, inputs.value_cache):
+        raise PlanError("value_cache", "of key_cache's memory", "keys would be lost: its own")
     return pages, page_size
 
 
@@ -315,14 +354,13 @@ def _check_lengths(inputs: Inputs, tokens: int, pages: int, page_size: int) -> N
 
 def _check_rotary(inputs: Inputs, attributes: Attributes, head_size: int) -> None:
     cos, sin = inputs.cos_cache, inputs.sin_cache
-    check_int("rotary_offset", attributes.rotary_offset, 0)
     if attributes.rotary_offset % 8:
         raise LengthError("rotary_offset", attributes.rotary_offset, 0, None, "a multiple of 8")
     if cos is None or sin is None:
         if attributes.do_rotary:
             raise PlanError("cos_cache", None, "do_rotary needs cos_cache and sin_cache")
         return
-    if head_size % 16:
+    if head_size % 16 and attributes.kv_cache_layout == "SEPARATE":  # a latent row: of 8
         raise LengthError("head_size", head_size, 16, None, "a multiple of 16 with cos_cache")
     for name, table in (("cos_cache", cos), ("sin_cache", sin)):
         _check_type(name, table, inputs.query.dtype.name)
@@ -347,6 +385,7 @@ def _check_vectors(inputs: Inputs, attributes: Attributes, head_size: int) -> No
         if vector is not None:
             _check_type(name, vector, inputs.query.dtype.name)
             _check_shape(name, vector, (size,))
+            as_reals(name, vector, finite=True)
 
 
 def _check_scale(

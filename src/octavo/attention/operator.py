@@ -12,11 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention.operands import Array, Attributes, Extents, Inputs, check_operands
+from octavo.attention.operands import (
+    Array,
+    Attributes,
+    Extents,
+    Inputs,
+    check_operands,
+    read_attributes,
+)
 from octavo.attention.oracle import Rule, attend, check_dtype, visible
 from octavo.attention.rotary import rms_norm, rotate
 from octavo.attention.stored import Floats, Stored
-from octavo.errors import LengthError, PlanError
+from octavo.errors import LengthError
 
 
 class Outputs(NamedTuple):
@@ -46,7 +53,9 @@ def paged_attention_op(
     Token j of a sequence stands at position past + j. It sees the positions k of its sequence with
     k <= past + j if causal, and k > past + j - W with a window of W keys, where the block table has
     a page. Keys are cached normalised and rotated. What is attended to is read back from the cache,
-    rounded to its element type: a token whose slot is -1 finds there what was there before.
+    rounded to its element type: a token whose slot is -1 finds there what was there before. A page
+    may stand more than once in the block table, in one row too (page 0 does, where a window dropped
+    others): it is read as often.
 
     Args:
         inputs: as `Inputs` lists them.
@@ -58,13 +67,15 @@ def paged_attention_op(
 
     Raises:
         PlanError: an unknown attribute; an input missing, of the wrong dtype, not contiguous; a
-            value an attribute cannot have. Nothing is written.
-        LengthError: a shape, length, page or slot that does not fit. Nothing is written.
+            value an attribute cannot have or ``dtype`` cannot hold; keys or values that are NaN or
+            infinite for a quantised cache; a head_sink that is. Nothing is written.
+        LengthError: a shape, length, page or slot that does not fit, or a slot that two tokens are
+            written to. Nothing is written.
 
     Cost: O(tokens * num_heads * context * head_size).
     """
-    given, settings = _inputs(inputs), _attributes(attributes)
-    check_dtype(dtype)
+    dtype = check_dtype(dtype)
+    given, settings = _inputs(inputs), read_attributes(attributes, dtype)
     sizes = check_operands(given, settings)
     positions = _positions(given)
     query, key, value = _split(given, settings, sizes, dtype)
@@ -72,7 +83,10 @@ def paged_attention_op(
     keys, values = _stored(given, sizes)
     slots = _slots(given, sizes, positions)
     written = slots >= 0
+    _check_apart(slots, written)
     place = np.divmod(slots[written], sizes.page_size)
+    if values is not None:
+        values.check_finite(value[written])  # before the keys are written
     keys.write(*place, key[written])
     if values is not None:
         values.write(*place, value[written])
@@ -95,16 +109,6 @@ def _inputs(inputs: tuple[Any, ...]) -> Inputs:
     if len(inputs) > len(Inputs._fields):
         raise LengthError("inputs", len(inputs), 0, len(Inputs._fields))
     return Inputs(*inputs, *[None] * (len(Inputs._fields) - len(inputs)))
-
-
-def _attributes(attributes: dict[str, Any]) -> Attributes:
-    for name in attributes:
-        if name not in Attributes._fields:
-            raise PlanError("attribute", name, f"one of {', '.join(Attributes._fields)}")
-    for name in ("num_heads", "kv_num_heads"):
-        if name not in attributes:
-            raise PlanError(name, None, "this attribute is required")
-    return Attributes(**attributes)
 
 
 def _split(
@@ -163,6 +167,17 @@ def _slots(inputs: Inputs, sizes: Extents, positions: Array) -> Array:
     column, offset = np.divmod(positions, sizes.page_size)
     page = inputs.block_table[row, column].astype(np.int64)
     return np.where(page < 0, -1, page * sizes.page_size + offset)
+
+
+def _check_apart(slots: Array, written: NDArray[np.bool_]) -> None:
+    """Refuse two tokens that are written to the same slot: one of them would be lost."""
+    at = np.flatnonzero(written)
+    _, first, which = np.unique(slots[at], return_index=True, return_inverse=True)
+    twice = np.flatnonzero(first[which] != np.arange(at.size))
+    if twice.size:
+        token, other = int(at[twice[0]]), int(at[first[which[twice[0]]]])
+        why = f"token {other} is written there too"
+        raise LengthError(f"slot of token {token}", int(slots[token]), None, None, why)
 
 
 def _seen(

@@ -4,14 +4,15 @@ Readable first: one row, then one head at a time. Reads the slots of the keys th
 see and no others. Does not know where keys and values come from, nor anything of models.
 """
 
-from collections.abc import Sequence
-from math import sqrt
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from octavo.attention.arguments import Options, check_arguments
+from octavo.attention.arrays import as_reals
+from octavo.attention.rows import group_view, no_page
 from octavo.attention.stored import Floats, Stored
 from octavo.errors import LengthError, PlanError
 from octavo.table import GroupView, Step
@@ -133,14 +134,19 @@ def paged_attention(
         ``dtype``[T, H, v_dim], or Attended.
 
     Raises:
-        PlanError: no such order, dtype or ``kv_dtype``; a number that is not finite; a scale of the
-            wrong shape, not above 0, missing or out of place.
-        LengthError: sizes that do not fit each other, or a page table that lacks pages of a context
-            or names one that does not exist.
-        KeyError: no such group.
+        PlanError: no step; no such order, dtype or ``kv_dtype``; a group that keeps no tokens; an
+            array of anything but real numbers; a number or sink logit that is not finite, or that
+            ``dtype`` cannot hold; a scale of the wrong shape, not above 0, missing or out of place.
+        LengthError: sizes that do not fit each other, or a page table that lacks pages of keys that
+            a query sees, as where a window has dropped them, or names one that does not exist.
+        UnknownGroup: no such group.
 
     Cost: O(T * H * context * (k_dim + v_dim)).
     """
+    view = group_view(step, group)
+    computed = check_dtype(dtype)
+    if sink_logits is not None:
+        sink_logits = as_reals("sink_logits", sink_logits, finite=True)
     sizes = check_arguments(
         query,
         key_cache,
@@ -156,28 +162,31 @@ def paged_attention(
         kv_dtype=kv_dtype,
         key_scale=key_scale,
         value_scale=value_scale,
+        causal=causal,
+        return_lse=return_lse,
+        dtype=computed,
     )
-    check_dtype(dtype)
+    queries = as_reals("query", query).astype(computed)
     keys = Stored("key_cache", key_cache, order, sizes.k_dim, kv_dtype, key_scale)
     values = None
     if value_cache is not None:
         values = Stored("value_cache", value_cache, order, sizes.v_dim, kv_dtype, value_scale)
-    rule = Rule(1 / sqrt(sizes.k_dim) if scale is None else scale, softcap, sink_logits)
+    rule = Rule(sizes.scale, sizes.softcap, sink_logits)
     result = Attended(
-        np.zeros((sizes.tokens, sizes.heads, sizes.v_dim), dtype),
-        np.full((sizes.tokens, sizes.heads), -np.inf, dtype),
+        np.zeros((sizes.tokens, sizes.heads, sizes.v_dim), computed),
+        np.full((sizes.tokens, sizes.heads), -np.inf, computed),
     )
-    view = step.group(group)
+    window, sink_tokens = sizes.window, sizes.sink_tokens
     for row, context in enumerate(step.context.tolist()):
         start, stop = step.query_start[row : row + 2].tolist()
-        queries = np.arange(context - (stop - start), context)
+        positions = np.arange(context - (stop - start), context)
         at = np.arange(int(view.base[row]), context)
-        seen = visible(queries, at, causal=causal, window=window, sink_tokens=sink_tokens)
+        seen = visible(positions, at, causal=causal, window=window, sink_tokens=sink_tokens)
         used = seen.any(axis=0)
         place = _addresses(view, row, at[used], sizes.page_size)
-        k = keys.read(*place, dtype)
-        v = k[..., : sizes.v_dim] if values is None else values.read(*place, dtype)
-        found = attend(query[start:stop].astype(dtype), k, v, seen[:, used], rule)
+        k = keys.read(*place, computed)
+        v = k[..., : sizes.v_dim] if values is None else values.read(*place, computed)
+        found = attend(queries[start:stop], k, v, seen[:, used], rule)
         result.out[start:stop], result.lse[start:stop] = found
     return result if return_lse else result.out
 
@@ -233,38 +242,63 @@ def softmax(scores: Floats, sink: float = -np.inf) -> tuple[Floats, Floats]:
     return np.exp(scores - np.where(np.isneginf(total), 0.0, total)), lse[:, 0]
 
 
-def merge(parts: Sequence[Attended], sink_logits: NDArray[Any] | None = None) -> Attended:
+def merge(parts: Iterable[Attended], sink_logits: ArrayLike | None = None) -> Attended:
     """The result over all keys from results of the same queries over disjoint parts of them.
 
-    Each part counts with exp(its lse). The parts must have been computed without sink logits: a
-    sink takes part once, here.
+    Each part counts with exp(its lse); one with lse -inf does not, whatever its out is. The parts
+    must have been computed without sink logits: a sink takes part once, here.
 
     Args:
-        parts: at least one, with out [T, H, v_dim] and lse [T, H]; natural logarithms.
+        parts: at least one pair of out [T, H, v_dim] and lse [T, H]; natural logarithms.
         sink_logits: [H] or None.
 
     Returns:
         out and lse (without the sinks) over the union of the keys; 0 and -inf where it is empty.
 
     Raises:
+        PlanError: parts that are no pairs of real arrays; sinks that are none, or not finite.
         LengthError: no parts, or parts or sinks of other shapes.
 
     Cost: O(parts * T * H * v_dim).
     """
-    if not parts:
+    outs, sums = _stacked(parts)
+    lse = np.logaddexp.reduce(sums)
+    total = lse
+    if sink_logits is not None:
+        sinks, heads = as_reals("sink_logits", sink_logits, finite=True), lse.shape[1]
+        if sinks.shape != (heads,):
+            raise LengthError("sink_logits", sinks.shape, None, None, f"[{heads}], one a head")
+        total = np.logaddexp(lse, sinks)
+    weights = np.exp(sums - np.where(np.isneginf(total), 0.0, total))[..., None]
+    shares = np.where(np.isneginf(sums)[..., None], 0.0, weights * outs)
+    return Attended(shares.sum(axis=0), lse)
+
+
+def _stacked(parts: Iterable[Attended]) -> tuple[Floats, Floats]:
+    """out [parts, T, H, v_dim] and lse [parts, T, H] of parts that fit each other."""
+    try:
+        pairs = [(out, lse) for out, lse in parts]
+    except (TypeError, ValueError):
+        right = "results of the same queries, each a pair of out and lse"
+        raise PlanError("parts", type(parts).__name__, right) from None
+    if not pairs:
         raise LengthError("parts", 0, 1, None, "at least one result")
-    tokens, heads = parts[0].lse.shape
-    for at, part in enumerate(parts):
-        if part.out.shape != parts[0].out.shape or part.lse.shape != (tokens, heads):
-            why = f"out and lse of part {at} must be shaped like those of part 0"
-            raise LengthError("parts", (part.out.shape, part.lse.shape), None, None, why)
-    if sink_logits is not None and sink_logits.shape != (heads,):
-        raise LengthError("sink_logits", sink_logits.shape, None, None, f"[{heads}], one a head")
-    lse = np.logaddexp.reduce([part.lse for part in parts])
-    total = lse if sink_logits is None else np.logaddexp(lse, sink_logits)
-    total = np.where(np.isneginf(total), 0.0, total)
-    shares = [np.exp(part.lse - total)[:, :, None] * part.out for part in parts]
-    return Attended(np.sum(shares, axis=0), lse)
+    found = [
+        (_floats(f"out of part {at}", out), _floats(f"lse of part {at}", lse))
+        for at, (out, lse) in enumerate(pairs)
+    ]
+    shape = found[0][0].shape
+    for at, (out, lse) in enumerate(found):
+        if out.ndim != 3 or (out.shape, lse.shape) != (shape, shape[:2]):
+            why = f"part {at} must have out [T, H, v_dim] and lse [T, H], shaped like part 0"
+            raise LengthError("parts", (out.shape, lse.shape), None, None, why)
+    return np.stack([out for out, _ in found]), np.stack([lse for _, lse in found])
+
+
+def _floats(name: str, array: Any) -> Floats:
+    """``array`` as float32 or wider."""
+    reals = as_reals(name, array)
+    return reals.astype(np.result_type(reals.dtype, np.float32))
 
 
 def visible(
@@ -280,14 +314,19 @@ def visible(
     return seen
 
 
-def check_dtype(dtype: Any) -> None:
-    """Refuse to compute in anything but float64 and float32. O(1).
+def check_dtype(dtype: Any) -> str:
+    """The name of what is computed in, float64 or float32. O(1).
 
     Raises:
-        PlanError: another dtype.
+        PlanError: another dtype, or none.
     """
-    if np.dtype(dtype) not in (np.float64, np.float32):
-        raise PlanError("dtype", np.dtype(dtype).name, "float64 or float32")
+    try:
+        name: str = np.dtype(dtype).name
+    except (TypeError, ValueError):
+        name = ""
+    if name not in ("float64", "float32"):
+        raise PlanError("dtype", name or dtype, "float64 or float32")
+    return name
 
 
 def _addresses(
@@ -299,4 +338,7 @@ def _addresses(
     if column.size and column[-1] >= width:
         why = f"pages in the table of row {row}, whose context needs more"
         raise LengthError("columns", int(column[-1]) + 1, 0, width, why)
-    return view.table[row, column], offset
+    page = view.table[row, column]
+    for missing in column[page == 0][:1]:
+        raise no_page(row, int(missing))
+    return page, offset

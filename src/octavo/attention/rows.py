@@ -6,9 +6,34 @@ Made once a step and used by every layer. Knows integers, not keys and values.
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.errors import LengthError
+from octavo.errors import LengthError, PlanError
 from octavo.spec import check_int
-from octavo.table import Step
+from octavo.table import GroupView, Step
+
+_FAR = 2**62  # beyond every position, and sums with it stay in 64 bits
+
+
+def group_view(step: object, group: object = None) -> GroupView:
+    """The addresses of a group that keeps tokens; None: of the first one. O(1).
+
+    Raises:
+        PlanError: no step, no name, or a group that keeps no tokens.
+        UnknownGroup: no such group.
+    """
+    if not isinstance(step, Step):
+        raise PlanError("step", type(step).__name__, "a Step, as Cache.extend makes it")
+    if group is not None and not isinstance(group, str):
+        raise PlanError("group", group, "it must be the name of a group, or None")
+    view = step.group(group)
+    if not isinstance(view, GroupView):
+        raise PlanError("group", group, "attention reads groups that keep a key for every token")
+    return view
+
+
+def no_page(row: int, column: int) -> LengthError:
+    """What to raise where a query sees keys that no page holds. O(1)."""
+    why = "a query sees keys there that no page holds: the group's window has dropped them"
+    return LengthError(f"page of row {row}, column {column}", 0, 1, None, why)
 
 
 class Rows:
@@ -30,6 +55,7 @@ class Rows:
         table: int32[n, width], its pages; 0 behind the last one.
 
     Raises:
+        PlanError: no step, or a group that keeps no tokens.
         LengthError: a table too narrow for a context, or a page below 0.
         UnknownGroup: no such group.
 
@@ -37,7 +63,7 @@ class Rows:
     """
 
     def __init__(self, step: Step, *, page_size: int, group: str | None = None) -> None:
-        view = step.group(group)
+        view = group_view(step, group)
         self.tokens = int(step.query_start[-1])
         self.page_size = page_size
         self.start = step.query_start[:-1].astype(np.int64)
@@ -52,6 +78,7 @@ class Rows:
         self._top = int(self.table.max(initial=0))
         if self.table.size and int(self.table.min()) < 0:
             raise LengthError("page", int(self.table.min()), 0, None, "each is a physical page")
+        self._gaps = _gaps((self.table == 0) & (np.arange(width) < held[:, None]))
 
     def require(self, pages: int) -> None:
         """Refuse a cache of fewer pages than the tables name. O(1).
@@ -62,7 +89,36 @@ class Rows:
         if self._top >= pages:
             raise LengthError("page", self._top, 0, pages - 1, "a page of key_cache")
 
+    def require_seen(self, window: int | None, sink_tokens: int) -> None:
+        """Refuse queries that see keys which no page holds, as a window has dropped them.
+
+        Args:
+            window: keys a query sees, its own included; None: all.
+            sink_tokens: first positions seen beside the window.
+
+        Raises:
+            LengthError: there are such keys; row and column are named.
+
+        Cost: O(rows).
+        """
+        row, first, last = self._gaps.T
+        base = self.base[row]
+        low = base if window is None else self.past[row] + 1 - min(window, _FAR)
+        near = base + (last + 1) * self.page_size > low
+        far = base + first * self.page_size < min(sink_tokens, _FAR)
+        for at in np.flatnonzero(near | far)[:1]:
+            raise no_page(int(row[at]), int(last[at] if near[at] else first[at]))
+
     def _owned(self, table: NDArray[np.int32], held: NDArray[np.int64]) -> NDArray[np.int32]:
         """A copy without what stands behind the pages a row holds."""
         beyond = np.arange(table.shape[1]) >= held[:, None]
         return np.ascontiguousarray(np.where(beyond, np.int32(0), table), dtype=np.int32)
+
+
+def _gaps(missing: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Rows that miss pages, with the first and the last column where: int64[rows, 3]."""
+    (row,) = np.nonzero(missing.any(axis=1))
+    if not row.size:
+        return np.zeros((0, 3), np.int64)
+    first, behind = missing[row].argmax(axis=1), missing[row, ::-1].argmax(axis=1)
+    return np.stack((row, first, missing.shape[1] - 1 - behind), axis=1)

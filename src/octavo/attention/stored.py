@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.attention.arguments import check_positive
+from octavo.attention.arrays import as_reals
 from octavo.attention.quantised import as_bytes, decode, encode
 from octavo.errors import LengthError, PlanError
 
@@ -31,7 +32,8 @@ class Stored:
             a row, shaped like ``cache`` without its last axis; None: 1.
 
     Raises:
-        PlanError: the array's dtype is not that of ``kv_dtype``, or a scale is not above 0.
+        PlanError: an array of anything but real numbers, or not of the dtype of ``kv_dtype``, or a
+            scale that is not above 0.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class Stored:
         scale: Any = None,
     ) -> None:
         self._name, self._dim, self._kv_dtype = name, dim, kv_dtype
+        cache = as_reals(name, cache)
         if kv_dtype is not None:
             cache = as_bytes(name, cache, kv_dtype)
-        factors = np.asarray(1.0 if scale is None else scale)
+        factors = as_reals(f"scale of {name}", 1.0 if scale is None else scale)
         self._each = factors.ndim > 1 and factors.shape == cache.shape[:-1]
         if not self._each and not (np.isfinite(factors) & (factors > 0)).all():
             raise PlanError(f"scale of {name}", scale, "each must be a finite number above 0")
@@ -81,16 +84,28 @@ class Stored:
 
         Raises:
             LengthError: a page that does not exist; nothing is written.
-            PlanError: the scale of one of these rows is not above 0; nothing is written.
+            PlanError: NaN or infinite numbers, where quantised; or the scale of one of these rows
+                is not above 0. Nothing is written.
 
         Cost: O(slots * kv_heads * dim).
         """
         self._check(page)
+        self.check_finite(numbers)
         if self._kv_dtype is None:
             self._cache[page, offset] = numbers.astype(self._cache.dtype)
             return
         inverse = 1 / self._factors_of(page, offset).astype(numbers.dtype)
         self._cache[page, offset] = encode(numbers * inverse, self._kv_dtype)
+
+    def check_finite(self, numbers: Floats) -> None:
+        """Refuse what a quantised cache cannot store. O(numbers).
+
+        Raises:
+            PlanError: NaN or infinite numbers for a quantised cache.
+        """
+        if self._kv_dtype is not None and not np.isfinite(numbers).all():
+            right = f"{self._kv_dtype} stores finite numbers alone"
+            raise PlanError(f"numbers for {self._name}", "NaN or infinite", right)
 
     def _check(self, page: NDArray[Any]) -> None:
         last = len(self._cache) - 1

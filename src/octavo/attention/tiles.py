@@ -135,6 +135,7 @@ class TorchStep:
     ) -> None:
         rows = Rows(step, page_size=page_size, group=group)
         self.tokens, self.page_size, self.require = rows.tokens, page_size, rows.require
+        self._require_seen = rows.require_seen
         self._device = torch.device(device)
         table = torch.from_numpy(rows.table.astype(np.int64)).to(self._device)
         ints = (array.tolist() for array in (rows.start, rows.count, rows.past, rows.base))
@@ -152,10 +153,14 @@ class TorchStep:
             seen: which keys a query sees.
             short: slots a row of one query may have to share a tile with others.
 
+        Raises:
+            LengthError: a query sees keys that no page holds, as a window has dropped them.
+
         Cost: O(rows * width + queries * keys of masked tiles) the first time a step, O(1) after.
         """
         tiles = self._tiles.get((seen, short))
         if tiles is None:
+            self._require_seen(seen.window, seen.sink_tokens)
             cut = [tile for row in self._rows for tile in self._cut(row, seen)]
             tiles = self._tiles[seen, short] = list(_joined(cut, self.page_size, short))
         return tiles

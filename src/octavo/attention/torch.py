@@ -6,7 +6,6 @@ pages are gathered without a transposition and are the fast order on CPU. Does n
 must have been written before.
 """
 
-from math import sqrt
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import torch
@@ -153,6 +152,9 @@ def paged_attention(
         kv_dtype=kv_dtype,
         key_scale=key_scale,
         value_scale=value_scale,
+        causal=causal,
+        return_lse=return_lse,
+        dtype="float64" if query.dtype == torch.float64 else "float32",
     )
     if not query.dtype.is_floating_point:
         raise PlanError("dtype of query", str(query.dtype), "it must be a floating-point type")
@@ -163,14 +165,15 @@ def paged_attention(
             "value_cache", value_cache, order, query, sizes.v_dim, kv_dtype, value_scale
         )
     step.require(key_cache.shape[0])
-    factor = 1 / sqrt(sizes.k_dim) if scale is None else scale
-    rule = _Rule(factor, softcap, sink_logits, return_lse)
+    factor = sizes.scale
+    rule = _Rule(factor, sizes.softcap, sink_logits, return_lse)
     plain = softcap is None and sink_logits is None and not return_lse
     out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
     wide = torch.promote_types(query.dtype, torch.float32)
     lse = query.new_empty(sizes.tokens, sizes.heads, dtype=wide) if return_lse else None
     token = sizes.kv_heads * sizes.k_dim * query.dtype.itemsize
-    for tile in step.tiles(Seen(causal, window, sink_tokens), short=_SHORT // token):
+    seen = Seen(causal, sizes.window, sizes.sink_tokens)
+    for tile in step.tiles(seen, short=_SHORT // token):
         part, found = query[tile.tokens], tile.tokens
         keys = key_source.gather(tile)
         values = keys if value_source is None else value_source.gather(tile)

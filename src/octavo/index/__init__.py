@@ -3,17 +3,21 @@
 They read a step and its plan and change neither; what they return shares no memory with either.
 
 Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
-    step: what `Cache.extend` returned.
+    step: what `Cache.extend` returned, while it is open: neither committed nor aborted, and no row
+        with tokens in it released or preempted. Copies are as open as their step.
     group: name of a group that keeps tokens; by default the first one.
     plan: the plan the step's cache was made by. A step knows pages but neither how many tokens one
         holds nor what a window still sees; the plan knows both.
     out: what the same function returned before, or arrays of one's own in the same NamedTuple. Its
         arrays are written whole, so that nothing of an earlier, larger batch stays, and returned at
-        their own sizes. They are the caller's: a copy that is still reading must end first.
-    rows: rows to pad to, at least the step's. Padded rows have no tokens and no keys; each brings
-        one token of padding, so that a batch that decodes has as many tokens as rows.
+        their own sizes. Each has memory of its own. They are the caller's: a copy that is still
+        reading must end first.
+    rows: rows to pad to, at least the step's; a table has at most 2**31 - 1 entries. Padded rows
+        have no tokens and no keys; each brings one token of padding, so that a batch that decodes
+        has as many tokens as rows.
     kernel: name of a kernel (`octavo.kernels.KERNELS`) whose rule for pages is to hold; by default
-        none but in ``onnxruntime`` and ``tensorrt``, whose own always holds.
+        none but in ``onnxruntime`` and ``tensorrt``, whose own always holds as well. "int32": also
+        the offsets of all elements in the plan's tensors; it needs a plan of a model.
     kernel_page: tokens of a page as the kernel sees it; it divides the plan's page size. Page p is
         its pages ``p * r .. p * r + r - 1``, r kernel pages a page; slots stay what they are.
     form: "absolute": a column for every page from position 0, the null page where a window dropped
@@ -29,12 +33,14 @@ Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
 
 Errors that all share; each names the sequence and the numbers, and nothing was written:
     PlanError: a page size the kernel cannot take, or a ``kernel_page`` that does not divide it; an
-        unknown ``form`` or ``kernel``; a fill that is neither -1 nor 0; a group of states or cross
-        inputs; a plan without the group.
+        unknown ``form``, ``kernel`` or option; a fill that is neither -1 nor 0; a group of states
+        or cross inputs; a plan without the group; what is no plan.
+    StepError: the step is not open, or rows of it left since.
     UnknownGroup: the step has no such group.
     LengthError: a query longer than its context; a page that a query sees is missing; arrays of
-        the step that do not fit each other; ``rows`` below the step's; an array of ``out`` of
-        other axes or element type, read-only, or not contiguous.
+        the step that do not fit each other; what is no step; a plan of another page size than the
+        step's cache has; ``rows`` below the step's or too many; an array of ``out`` of other axes
+        or element type, read-only, not contiguous, or in memory of another or of the step.
     CapacityError: a page beyond the plan's, or whose last slot is beyond int32; a step beyond a
         bound that was named; an array of ``out`` is too small.
 

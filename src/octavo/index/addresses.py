@@ -1,5 +1,6 @@
 """What a step says about one token group, checked: the pages each row reads, in kernel pages."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -7,13 +8,14 @@ from numpy.typing import NDArray
 
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.index.options import Form
+from octavo.index.steps import MOST, name_row, read_view
 from octavo.kernels import KERNELS
 from octavo.lifetimes import Lifetime
 from octavo.plans import Plan, slides
 from octavo.spec import check_int
-from octavo.table import GroupView, Ints, StateView, Step
+from octavo.table import GroupView, Ints, Step
 
-_MAX = 2**31 - 1
+_INT32 = "int32"
 
 
 class Addresses(NamedTuple):
@@ -59,19 +61,23 @@ def read_addresses(
     step: Step,
     plan: Plan,
     group: str | None,
-    kernel: str | None,
+    kernels: Collection[str | None],
     kernel_page: int | None,
     form: Form,
 ) -> Addresses:
     """Read the addresses of ``group``; nothing is kept and nothing changed. O(n x columns).
 
+    The rules of all ``kernels`` hold.
+
     Raises:
-        UnknownGroup, PlanError, LengthError, CapacityError: as the functions of octavo.index say.
+        UnknownGroup, PlanError, LengthError, CapacityError, StepError: as octavo.index says.
     """
-    page = _kernel_page(plan.page_size, kernel_page, kernel)
-    if form not in {"absolute", "compact"}:
-        raise PlanError("form", form, "it is 'absolute' or 'compact'")
-    name, view = _view(step, plan, group)
+    name, view = read_view(step, plan, group, "tokens")
+    page = _kernel_page(plan.page_size, kernel_page)
+    for kernel in kernels:
+        _check_kernel(kernel, page, "page_size" if kernel_page is None else "kernel_page")
+    if form not in ("absolute", "compact"):
+        raise PlanError("form", form, "it must be 'absolute' or 'compact'")
     lifetime, size, ids = plan.groups[name].lifetime, plan.page_size, plan.ids(name)
     _check_rows(step, view)
     lead = -(-lifetime.sinks // size)
@@ -80,6 +86,8 @@ def read_addresses(
     longest = int(np.maximum.reduce(step.context))
     table = _pages(step, view.table, ends, -(-longest // size), first, lead)
     _check_range(step, table, ids, size)
+    if _INT32 in kernels:
+        _check_reach(step, table, plan, name)
     keys, base = step.context, view.base
     if form == "compact" and first is not None:
         shift = np.maximum(first - lead, 0)
@@ -96,16 +104,21 @@ def read_addresses(
     return Addresses(step, lifetime, page, table, ends, slots, keys, longest, base, sinks, pages)
 
 
-def _kernel_page(page_size: int, kernel_page: int | None, kernel: str | None) -> int:
-    """Tokens of a kernel page, as the kernel takes them."""
+def _kernel_page(page_size: int, kernel_page: int | None) -> int:
+    """Tokens of a kernel page."""
     page = page_size
     if kernel_page is not None:
         page = check_int("kernel_page", kernel_page, 1, page_size)
     if page_size % page:
         raise PlanError("kernel_page", page, f"it must divide the page size, {page_size}")
+    return page
+
+
+def _check_kernel(kernel: str | None, page: int, name: str) -> None:
+    """Refuse pages that a kernel does not take, and a kernel that is not known."""
     if kernel is None:
-        return page
-    demands = KERNELS.get(kernel)
+        return
+    demands = KERNELS.get(kernel) if isinstance(kernel, str) else None
     if demands is None:
         raise PlanError("kernel", kernel, f"known kernels are: {', '.join(KERNELS)}")
     if page % demands.multiple or (demands.power_of_two and page & (page - 1)):
@@ -113,24 +126,7 @@ def _kernel_page(page_size: int, kernel_page: int | None, kernel: str | None) ->
         right = f"{kernel} takes {rule} of at least {demands.multiple} tokens"
         if not demands.power_of_two:
             right = f"{kernel} takes multiples of {demands.multiple} tokens"
-        raise PlanError("kernel_page" if kernel_page else "page_size", page, right)
-    return page
-
-
-def _view(step: Step, plan: Plan, group: str | None) -> tuple[str, GroupView]:
-    view = step.group(group)
-    name = group or next(name for name, other in step.groups.items() if other is view)
-    if not isinstance(view, GroupView):
-        other = "state" if isinstance(view, StateView) else "cross"
-        right = f"a group that keeps tokens; octavo.index.{other} emits this one"
-        raise PlanError("group", name, right)
-    if name not in plan.groups:
-        raise PlanError("plan", list(plan.groups), f"the plan the step was made by has {name!r}")
-    return name, view
-
-
-def _who(step: Step, row: int) -> str:
-    return f"sequence {step.sequences[row].id!r}"
+        raise PlanError(name, page, right)
 
 
 def _check_rows(step: Step, view: GroupView) -> None:
@@ -164,7 +160,7 @@ def _check_queries(step: Step) -> None:
     if wrong.any():
         row = int(wrong.argmax())
         why = f"{int(past[row])} tokens are there before it"
-        name = f"query of {_who(step, row)}"
+        name = f"query of {name_row(step, row)}"
         raise LengthError(name, int(counts[row]), 0, int(context[row]), why)
 
 
@@ -205,23 +201,37 @@ def _check_seen(step: Step, table: Ints, seen: NDArray[np.bool_] | np.bool_, end
         row = int(missing.any(axis=1).argmax())
         need, lack = int(needed[row].sum()), int(missing[row].sum())
         why = f"column {int(missing[row].argmax())} has none, {int(step.context[row])} tokens"
-        raise LengthError(f"pages of {_who(step, row)}", need - lack, need, None, why)
+        raise LengthError(f"pages of {name_row(step, row)}", need - lack, need, None, why)
 
 
 def _check_range(step: Step, table: Ints, ids: int, size: int) -> None:
     """Refuse pages below the null page, beyond the plan's, or with a slot beyond int32."""
     top = int(np.maximum.reduce(table.reshape(-1).view(np.uint32), initial=0))
-    if top < ids and (top + 1) * size - 1 <= _MAX:
+    if top < ids and (top + 1) * size - 1 <= MOST:
         return
     low, top = int(table.min(initial=0)), int(table.max(initial=0))
     if low < 0:
-        name = f"page of {_who(step, int((table == low).any(axis=1).argmax()))}"
+        name = f"page of {name_row(step, int((table == low).any(axis=1).argmax()))}"
         raise LengthError(name, low, 0, ids - 1, "each is a physical page")
     row = int((table == top).any(axis=1).argmax())
-    if (top + 1) * size - 1 > _MAX:
+    if (top + 1) * size - 1 > MOST:
         why = f"page {top} of {size} tokens is beyond int32"
-        raise CapacityError(f"slot of {_who(step, row)}", (top + 1) * size - 1, _MAX, why)
-    raise CapacityError(f"page of {_who(step, row)}", top, ids - 1, "the plan has no other")
+        raise CapacityError(f"slot of {name_row(step, row)}", (top + 1) * size - 1, MOST, why)
+    raise CapacityError(f"page of {name_row(step, row)}", top, ids - 1, "the plan has no other")
+
+
+def _check_reach(step: Step, table: Ints, plan: Plan, name: str) -> None:
+    """Refuse pages of which an element's offset in its tensor is beyond int32. O(tensors)."""
+    plans = (plan, *plan.stages)
+    tensors = [tensor for each in plans for tensor in each.tensors if tensor.group == name]
+    if not tensors:
+        raise PlanError("kernel", _INT32, "the plan has no tensors, whose strides this rule needs")
+    reach = min(tensor.max_addressable_pages for tensor in tensors)
+    top = int(table.max(initial=0))
+    if top >= reach:
+        row = int((table == top).any(axis=1).argmax())
+        why = "elements of pages behind it have offsets beyond int32"
+        raise CapacityError(f"page of {name_row(step, row)}", top, reach - 1, why)
 
 
 def _shifted(table: Ints, shift: Ints, lead: int) -> Ints:

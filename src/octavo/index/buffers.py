@@ -7,6 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import CapacityError, LengthError
+from octavo.index.overlaps import check_apart
+from octavo.index.steps import name_row
+from octavo.table import Step
 
 T = TypeVar("T")
 
@@ -19,22 +22,29 @@ class Field(NamedTuple):
         shape: its least shape; of a fresh array the shape.
         pad: what every other entry holds.
         fresh: whether ``values`` was made for this emission and may be handed out itself.
+        columns: of a table, the columns each row needs.
     """
 
     values: NDArray[Any]
     shape: tuple[int, ...]
     pad: int
     fresh: bool = False
+    columns: NDArray[Any] | None = None
 
 
 def deliver(
-    kind: type[T], fields: Mapping[str, Field], out: T | None, numbers: Mapping[str, int]
+    kind: type[T],
+    fields: Mapping[str, Field],
+    out: T | None,
+    numbers: Mapping[str, int],
+    step: Step,
 ) -> T:
     """A ``kind`` of the arrays ``fields`` and of ``numbers``, in ``out``'s arrays where given.
 
     Raises:
         LengthError: ``out`` is none of ``kind``, or an array of it has another element type or
-            other axes, is read-only or not contiguous; nothing was written.
+            other axes, is read-only or not contiguous, or shares memory with another of them or
+            with the step; nothing was written.
         CapacityError: an array of ``out`` is too small; nothing was written.
 
     Cost: O(entries of the arrays).
@@ -44,7 +54,8 @@ def deliver(
         return cast("Callable[..., T]", kind)(**arrays, **numbers)
     if not isinstance(out, kind):
         raise LengthError("out", out, None, None, f"a {kind.__name__} emitted before")
-    targets = {name: _checked(name, f, getattr(out, name)) for name, f in fields.items()}
+    targets = {name: _checked(name, f, getattr(out, name), step) for name, f in fields.items()}
+    check_apart(targets, step)
     for name, field in fields.items():
         _fill(targets[name], field)
     return cast("Callable[..., T]", kind)(**targets, **numbers)
@@ -59,7 +70,7 @@ def _made(field: Field) -> NDArray[Any]:
     return made
 
 
-def _checked(name: str, field: Field, target: Any) -> NDArray[Any]:
+def _checked(name: str, field: Field, target: Any, step: Step) -> NDArray[Any]:
     dtype, axes = field.values.dtype, len(field.shape)
     fits = isinstance(target, np.ndarray) and target.dtype == dtype and target.ndim == axes
     if not fits or not target.flags.writeable or not target.flags.c_contiguous:
@@ -68,6 +79,8 @@ def _checked(name: str, field: Field, target: Any) -> NDArray[Any]:
     for axis, need in enumerate(field.shape):
         if target.shape[axis] < need:
             why = f"out is too small in axis {axis}"
+            if axis and field.columns is not None:
+                why += f", {name_row(step, int(field.columns.argmax()))} needs {need} columns"
             raise CapacityError(f"{name}.shape[{axis}]", need, target.shape[axis], why)
     return cast("NDArray[Any]", target)
 

@@ -1,14 +1,21 @@
 """From step to step: the arrays that were emitted last, moved on by one token a row."""
 
 from collections.abc import Callable
+from inspect import unwrap
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 import numpy as np
 
+from octavo.errors import PlanError
 from octavo.index.formats import Flashinfer, Tensorrt
+from octavo.index.masks import dense
 from octavo.index.moves import MOVES, Moving, MovingFlashinfer
-from octavo.index.options import Asked, Options
+from octavo.index.options import Options, ask
+from octavo.index.ragged import cascade, flashinfer
+from octavo.index.steps import check_plan
+from octavo.index.tables import flash, onnxruntime, tensorrt, vllm
 from octavo.plans import Plan, slides
+from octavo.spec import check_int
 from octavo.table import Ints, Step
 
 F = TypeVar("F", bound=tuple[Any, ...])
@@ -31,6 +38,11 @@ class Emitter(Generic[F]):
             emitter's from now on: whoever else writes to them must call `forget`.
         options: what else the function takes.
 
+    Raises:
+        PlanError: ``emit`` is none of the formats of kernels or `dense`, nor wraps one
+            (`functools.wraps`); an option that it has not; no plan.
+        LengthError: ``layers`` or ``kv_factor`` out of range.
+
     Without ``out`` the arrays are the emitter's own: read-only, and good until the next call.
     """
 
@@ -45,13 +57,13 @@ class Emitter(Generic[F]):
         kv_factor: int | None = None,
         **options: Unpack[Options],
     ) -> None:
+        check_plan(plan, group)
+        given = _blocks(_format(emit), layers, kv_factor)
         self._emit, self._plan, self._group, self._out = emit, plan, group, out
-        self._asked = Asked(**options)
-        blocks = {"layers": layers, "kv_factor": kv_factor}
-        given = {name: value for name, value in blocks.items() if value is not None}
+        self._asked = ask(options)
         self._options: dict[str, Any] = {**options, **given}
-        self._values = (2 if kv_factor is None else kv_factor) - 1
-        self._blocks = (self._values + 1) * (1 if layers is None else layers)
+        self._values = given.get("kv_factor", 2) - 1
+        self._blocks = (self._values + 1) * given.get("layers", 1)
         self._moving: Moving | None = None
         self._kind: type[Any] = tuple
         self._arrays: list[Any] = []
@@ -121,10 +133,42 @@ class Emitter(Generic[F]):
     def _moves(self, name: str) -> bool:
         """Whether arrays of these options change only where the step's table does."""
         asked = self._asked
-        if asked.kernel_page not in (None, self._plan.page_size):
+        if asked.kernel_page not in (None, self._plan.page_size) or asked.kernel == "int32":
             return False
         plain = asked.form == "absolute" and not asked.page_fill
         return plain or not slides(self._plan.groups[name].lifetime)
+
+
+_FORMATS: dict[str, Callable[..., Any]] = {
+    "vllm": vllm,
+    "flash": flash,
+    "flashinfer": flashinfer,
+    "cascade": cascade,
+    "onnxruntime": onnxruntime,
+    "tensorrt": tensorrt,
+    "dense": dense,
+}
+
+
+def _format(emit: Any) -> str:
+    """Name of the function that ``emit`` is, or wraps."""
+    found = unwrap(emit) if callable(emit) else emit
+    for name, known in _FORMATS.items():
+        if found is known:
+            return name
+    names = ", ".join(_FORMATS)
+    raise PlanError("emit", emit, f"it must be a function of octavo.index: {names}")
+
+
+def _blocks(format: str, layers: int | None, kv_factor: int | None) -> dict[str, int]:
+    """What `tensorrt` alone takes, as far as it was said."""
+    asked = {"layers": layers, "kv_factor": kv_factor}
+    given = {name: value for name, value in asked.items() if value is not None}
+    for name, value in given.items():
+        if format != "tensorrt":
+            raise PlanError("option", name, f"tensorrt alone takes it, not {format}")
+        given[name] = check_int(name, value, 1, 2 if name == "kv_factor" else None)
+    return given
 
 
 _PAGES = Flashinfer._fields.index("kv_indices")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from octavo.errors import LengthError, PlanError
 from octavo.index.addresses import Addresses, read_addresses
 from octavo.index.formats import Flex
+from octavo.index.steps import check_plan
 from octavo.plans import Plan
 from octavo.spec import check_int
 from octavo.table import Ints, Step
@@ -60,9 +61,10 @@ def flex(
 
     Cost: O(rows x columns + pages + tokens + blocks listed).
     """
+    check_plan(plan, group)
     check_int("query_block", query_block, 1)
     kv_block = _kv_block(plan.page_size, kv_block)
-    found = read_addresses(step, plan, group, None, min(kv_block, plan.page_size), "absolute")
+    found = read_addresses(step, plan, group, (), min(kv_block, plan.page_size), "absolute")
     reach = _reach(found, query_block, causal=causal)
     blocks = -(-step.positions.size // query_block)
     part, whole = _pairs(found, reach, query_block, kv_block, blocks)

@@ -77,16 +77,25 @@ class LatentGeometry:
             int, or int64 of that shape: offsets pass int32 long before slots do.
 
         Raises:
-            LengthError: channel or head outside the row, or a negative slot.
+            LengthError: channel or head outside the row, or a slot that is negative or no int.
 
         Cost: O(slots).
         """
         check_int("channel", channel, 0, self.latent - 1)
         check_int("head", head, 0, self.heads - 1)
-        if np.min(slot, initial=0) < 0:
-            raise LengthError("slot", int(np.min(slot)), 0, None, "skipped writes have no element")
-        wide = slot if isinstance(slot, int) else np.asarray(slot, np.int64)
+        wide = _wide(slot)
+        if np.min(wide, initial=0) < 0:
+            raise LengthError("slot", int(np.min(wide)), 0, None, "skipped writes have no element")
         return (wide * self.heads + head) * self.latent + channel
+
+
+def _wide(slot: object) -> int | Int64s:
+    """Slots in 64 bits; others than ints are refused, never rounded."""
+    if isinstance(slot, np.ndarray):
+        if slot.dtype.kind not in "iu":
+            raise LengthError("slot", f"of dtype {slot.dtype}", 0, None, "an array of ints")
+        return slot.astype(np.int64)
+    return check_int("slot", slot, -(2**63))
 
 
 def max_addressable_pages(stride: int, dtype: str = "int32") -> int:
@@ -106,7 +115,7 @@ def max_addressable_pages(stride: int, dtype: str = "int32") -> int:
     Cost: O(1).
     """
     reach = {"int32": 2**31, "uint32": 2**32, "int64": 2**63}
-    if dtype not in reach:
+    if not isinstance(dtype, str) or dtype not in reach:
         raise PlanError("dtype", dtype, f"one of {', '.join(reach)}")
     return -(-reach[dtype] // check_int("stride", stride, 1))
 

@@ -34,7 +34,7 @@ def dense(
         "query_start_loc": parts.query_start(),
     }
     numbers = {"max_query_len": parts.max_query, "max_seq_len": parts.max_keys}
-    return deliver(Dense, fields, out, numbers)
+    return deliver(Dense, fields, out, numbers, step)
 
 
 def _mask(found: Addresses) -> NDArray[np.bool_]:

@@ -1,6 +1,7 @@
 """What a caller may ask of every format, and its checks."""
 
-from typing import Literal, NamedTuple, TypedDict
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from octavo.errors import CapacityError, PlanError
 from octavo.spec import check_int
@@ -34,6 +35,20 @@ class Asked(NamedTuple):
     max_seq_len: int | None = None
 
 
+def ask(options: Mapping[str, Any]) -> Asked:
+    """Options as given, with what stands where nothing is said. O(options).
+
+    Raises:
+        PlanError: one that is not known.
+    """
+    try:
+        return Asked(**options)
+    except TypeError:
+        unknown = next(name for name in options if name not in Asked._fields)
+        right = f"known options are: {', '.join(Asked._fields)}"
+        raise PlanError("option", unknown, right) from None
+
+
 def check_fill(name: str, value: int) -> int:
     """``value``, if a kernel can tell it from an address. O(1).
 
@@ -41,7 +56,9 @@ def check_fill(name: str, value: int) -> int:
         PlanError: it is neither -1 nor 0.
     """
     if type(value) is not int or value not in (-1, 0):
-        raise PlanError(name, value, "-1, which is no address, or 0, which lies in the null page")
+        raise PlanError(
+            name, value, "it must be -1, which is no address, or 0, which lies in the null page"
+        )
     return value
 
 

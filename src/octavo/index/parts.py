@@ -1,16 +1,17 @@
 """What formats are put together from: the arrays of one step and group, padded to rows."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.errors import CapacityError
+from octavo.errors import CapacityError, LengthError
 from octavo.index.addresses import Addresses, read_addresses
 from octavo.index.buffers import Field
-from octavo.index.options import Asked, Options, bounded, check_fill
+from octavo.index.options import Options, ask, bounded, check_fill
+from octavo.index.steps import MOST, check_rows
 from octavo.plans import Plan
-from octavo.spec import check_int
 from octavo.table import Ints, Step
 
 PAD = -1
@@ -21,7 +22,7 @@ class Parts:
     """The arrays of ``step`` that formats share.
 
     Args:
-        kernel: whose rule for pages holds where the caller names none.
+        kernel: whose rule for pages holds, beside that of the one the caller names.
         page_fill: what stands in tables where there is no page, unless the caller says.
 
     Attributes:
@@ -39,14 +40,14 @@ class Parts:
         kernel: str | None = None,
         page_fill: int = NULL,
     ) -> None:
-        asked = Asked(**options)
+        asked = ask(options)
         self._slot_fill = check_fill("slot_fill", asked.slot_fill)
         fill = page_fill if asked.page_fill is None else asked.page_fill
         self._page_fill = check_fill("page_fill", fill)
-        kernel = asked.kernel if kernel is None else kernel
+        kernels = (kernel, asked.kernel)
         self.step = step
-        self.found = read_addresses(step, plan, group, kernel, asked.kernel_page, asked.form)
-        self.rows = _rows(step, asked.rows)
+        self.found = read_addresses(step, plan, group, kernels, asked.kernel_page, asked.form)
+        self.rows = check_rows(step, asked.rows)
         most = int(np.maximum.reduce(step.counts, initial=0))
         self.max_query = bounded("max_query_len", most, asked.max_query_len)
         self.max_keys = bounded("max_seq_len", self.found.longest, asked.max_seq_len)
@@ -68,11 +69,27 @@ class Parts:
         pages, fill = self.found.table, self._page_fill
         if fill != NULL:
             pages = np.where(pages > 0, pages, np.int32(fill))
-        return self.by_row(pages, fill, fresh=True)
+        return self.by_row(pages, fill, fresh=True, columns=self.found.ends)
 
-    def by_row(self, values: NDArray[Any], pad: int = 0, *, fresh: bool = False) -> Field:
-        """One entry a row, ``pad`` in padded ones."""
-        return Field(values, (self.rows, *values.shape[1:]), pad, fresh)
+    def by_row(
+        self,
+        values: NDArray[Any],
+        pad: int = 0,
+        *,
+        fresh: bool = False,
+        columns: Ints | None = None,
+    ) -> Field:
+        """One entry a row, ``pad`` in padded ones; of a table with the columns each row needs.
+
+        Raises:
+            LengthError: rows of which an array cannot have so many.
+        """
+        shape = (self.rows, *values.shape[1:])
+        if values.ndim > 1 and prod(shape) > MOST:
+            most = MOST // prod(shape[1:])
+            why = f"{prod(shape[1:])} entries a row"
+            raise LengthError("rows", self.rows, self.step.counts.size, most, why)
+        return Field(values, shape, pad, fresh, columns)
 
     def query_start(self) -> Field:
         """Where each row's tokens begin."""
@@ -98,19 +115,14 @@ def running_sums(lengths: Ints) -> Ints:
     """
     sums = np.zeros(lengths.size + 1, np.int64)
     np.add.accumulate(lengths, out=sums[1:])
-    if sums[-1] > 2**31 - 1:
-        raise CapacityError("keys of all rows", int(sums[-1]), 2**31 - 1, "beyond int32")
+    if sums[-1] > MOST:
+        raise CapacityError("keys of all rows", int(sums[-1]), MOST, "beyond int32")
     return sums.astype(np.int32)
 
 
 def whole(values: list[int]) -> Field:
     """These numbers and no padding."""
     return Field(np.array(values, np.int32), (len(values),), 0, fresh=True)
-
-
-def _rows(step: Step, rows: int | None) -> int:
-    real = len(step.sequences)
-    return real if rows is None else check_int("rows", rows, real, None, f"{real} in the step")
 
 
 def shared_columns(found: Addresses) -> int:

@@ -23,7 +23,7 @@ def flashinfer(
     """The arrays of FlashInfer; arguments, errors and cost as `octavo.index` says."""
     parts = Parts(step, plan, group, options)
     numbers = {"max_query_len": parts.max_query, "max_seq_len": parts.max_keys}
-    return deliver(Flashinfer, _csr(parts, 0), out, numbers)
+    return deliver(Flashinfer, _csr(parts, 0), out, numbers, step)
 
 
 def cascade(
@@ -51,7 +51,7 @@ def cascade(
         "shared_kv_last_page_len": whole([found.page if skip else 1]),
     }
     numbers = {"max_query_len": parts.max_query, "max_seq_len": parts.max_keys}
-    return deliver(Cascade, fields, out, numbers)
+    return deliver(Cascade, fields, out, numbers, step)
 
 
 def _csr(parts: Parts, skip: int) -> dict[str, Field]:
@@ -59,7 +59,7 @@ def _csr(parts: Parts, skip: int) -> dict[str, Field]:
     found = parts.found
     indices = found.table[:, skip:][found.held[:, skip:]]
     last = found.keys - (found.ends - 1) * np.int32(found.page)
-    last[found.ends == 0] = 1
+    last[found.ends == skip] = 1
     return parts.common() | {
         "qo_indptr": parts.query_start(),
         "kv_indptr": parts.summed(found.ends - skip if skip else found.ends),

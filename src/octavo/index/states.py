@@ -1,6 +1,6 @@
 """What kernels take of groups that keep no tokens: states, and inputs for cross attention."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.index.buffers import Field, deliver
 from octavo.index.parts import running_sums
+from octavo.index.steps import check_rows, read_view
+from octavo.lifetimes import Form
 from octavo.plans import Plan
-from octavo.spec import check_int
-from octavo.table import CrossView, Ints, StateView, Step
+from octavo.table import Ints, Step
 
 
 class States(NamedTuple):
@@ -58,15 +59,13 @@ def state(
 
     Raises:
         UnknownGroup: the step has no such group.
-        PlanError: it keeps no states.
-        LengthError, CapacityError: as the other functions of `octavo.index`.
+        PlanError: it keeps no states, or the plan has no such group.
+        LengthError, CapacityError, StepError: as the other functions of `octavo.index`.
 
     Cost: O(rows x (1 + rollback) x parts).
     """
-    view = step.group(group)
-    if not isinstance(view, StateView):
-        raise PlanError("group", group, "a group of states")
-    count = _rows(step, rows)
+    view = _view(step, plan, group, "state")
+    count = check_rows(step, rows)
     _check_pages("state", view.source[view.has_state], plan.ids(group))
     written = np.arange(view.table.shape[1]) < step.counts[:, None]
     _check_pages("state", view.table[written], plan.ids(group))
@@ -79,7 +78,7 @@ def state(
         "targets": Field(targets, (count, *targets.shape[1:]), -1, fresh=True),
         "query_start_loc": Field(step.query_start, (count + 1,), int(step.query_start[-1])),
     }
-    return deliver(States, fields, out, {})
+    return deliver(States, fields, out, {}, step)
 
 
 def cross(
@@ -89,15 +88,13 @@ def cross(
 
     Raises:
         UnknownGroup: the step has no such group.
-        PlanError: it keeps no cross input.
-        LengthError, CapacityError: as the other functions of `octavo.index`.
+        PlanError: it keeps no cross input, or the plan has no such group.
+        LengthError, CapacityError, StepError: as the other functions of `octavo.index`.
 
     Cost: O(rows x columns).
     """
-    view = step.group(group)
-    if not isinstance(view, CrossView):
-        raise PlanError("group", group, "a group of cross inputs")
-    count, size, lengths = _rows(step, rows), plan.page_size, view.lengths
+    view = _view(step, plan, group, "cross")
+    count, size, lengths = check_rows(step, rows), plan.page_size, view.lengths
     pages, width = -(-lengths // size), view.table.shape[1]
     if pages.max(initial=0) > width:
         right = "a column for each page of the longest input"
@@ -107,19 +104,20 @@ def cross(
     sums = running_sums(lengths)
     table = np.where(held, view.table, np.int32(0))
     fields = {
-        "block_table": Field(table, (count, table.shape[1]), 0, fresh=True),
+        "block_table": Field(table, (count, table.shape[1]), 0, True, pages),
         "seq_lens": Field(lengths, (count,), 0),
         "cu_seqlens_k": Field(sums, (count + 1,), int(sums[-1]), fresh=True),
         "query_start_loc": Field(step.query_start, (count + 1,), int(step.query_start[-1])),
         "fresh": Field(view.fresh, (count,), 0),
     }
     numbers = {"max_query_len": step.max_query, "max_seq_len": int(lengths.max(initial=0))}
-    return deliver(Crossed, fields, out, numbers)
+    return deliver(Crossed, fields, out, numbers, step)
 
 
-def _rows(step: Step, rows: int | None) -> int:
-    real = len(step.sequences)
-    return real if rows is None else check_int("rows", rows, real, None, f"{real} in the step")
+def _view(step: Step, plan: Plan, group: str, form: Form) -> Any:
+    if group is None:
+        raise PlanError("group", group, "it must be the name of a group")
+    return read_view(step, plan, group, form)[1]
 
 
 def _check_pages(what: str, pages: Ints, ids: int) -> None:

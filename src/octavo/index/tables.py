@@ -31,7 +31,7 @@ def vllm(
         "query_start_loc": parts.query_start(),
     }
     numbers = {"max_query_len": parts.max_query, "max_seq_len": parts.max_keys}
-    return deliver(Vllm, fields, out, numbers)
+    return deliver(Vllm, fields, out, numbers, step)
 
 
 def flash(
@@ -51,7 +51,7 @@ def flash(
         "block_table": parts.table(),
     }
     numbers = {"max_seqlen_q": parts.max_query, "max_seqlen_k": parts.max_keys}
-    return deliver(Flash, fields, out, numbers)
+    return deliver(Flash, fields, out, numbers, step)
 
 
 def onnxruntime(
@@ -76,7 +76,7 @@ def onnxruntime(
         "past_seqlens": parts.by_row(parts.found.keys - step.counts, fresh=True),
         "attention_metadata": whole([parts.max_query, parts.max_keys, least]),
     }
-    return deliver(Onnxruntime, fields, out, {})
+    return deliver(Onnxruntime, fields, out, {}, step)
 
 
 def tensorrt(
@@ -106,7 +106,7 @@ def tensorrt(
     generates = (step.counts == 1) & (past > 0)
     offsets = _block_offsets(parts.found, layers, kv_factor)
     fields = parts.common() | {
-        "block_offsets": parts.by_row(offsets, fresh=True),
+        "block_offsets": parts.by_row(offsets, fresh=True, columns=parts.found.ends),
         "sequence_length": parts.by_row(parts.found.keys),
         "host_past_key_value_lengths": parts.by_row(
             np.where(generates, past, parts.found.keys), fresh=True
@@ -115,7 +115,7 @@ def tensorrt(
         "host_request_types": parts.by_row(generates.astype(np.int32), fresh=True),
     }
     numbers = {"max_query_len": parts.max_query, "max_seq_len": parts.max_keys}
-    return deliver(Tensorrt, fields, out, numbers)
+    return deliver(Tensorrt, fields, out, numbers, step)
 
 
 def _block_offsets(found: Addresses, layers: int, kv_factor: int) -> Ints:

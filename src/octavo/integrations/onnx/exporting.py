@@ -33,7 +33,8 @@ def export_decoder(
     ``key_cache.n`` and ``value_cache.n`` [pages, page_size, kv_heads, channels], or
     ``latent_cache.n`` [pages, page_size, 1, rank + rope]. Outputs: ``logits`` [tokens, vocab], and
     of each cache an output (``key_cache_out.n``) that is the input with the step's tokens written:
-    give both the same memory.
+    give both the same memory. Where layers have a window, ``local_window_size`` of the nodes or
+    ``metadata_props["octavo.window"]`` says so, for a session to compare with its plan.
 
     Args:
         decoder: sizes.

@@ -42,6 +42,7 @@ class Graph:
         self._constants: dict[str, onnx.TensorProto] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
+        self._notes: dict[str, str] = {}
 
     def constant(self, name: str, values: NDArray[Any]) -> str:
         """Numbers in the graph's element type, under a name that always holds the same."""
@@ -99,6 +100,10 @@ class Graph:
         self._outputs.append(helper.make_tensor_value_info(name, self.element_type, shape))
         return name
 
+    def note(self, key: str, value: str) -> None:
+        """What the nodes do not tell: an entry of the model's ``metadata_props``."""
+        self._notes[key] = value
+
     def wide(self, name: str) -> str:
         """An int32 tensor as int64."""
         return self.op("Cast", name, to=_INT64)
@@ -125,5 +130,6 @@ class Graph:
         made = helper.make_model(
             graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="octavo"
         )
+        helper.set_model_props(made, self._notes)
         onnx.checker.check_model(made, full_check=True)
         return made

@@ -7,9 +7,11 @@ import onnx
 from numpy.typing import NDArray
 
 from octavo import index
-from octavo.errors import CapacityError, LengthError, PlanError, TokenError
+from octavo.errors import CapacityError, LengthError, PlanError, StepError, TokenError
 from octavo.integrations.onnx.caches import Arrays, Caches
+from octavo.integrations.onnx.graph import ELEMENT_TYPES
 from octavo.integrations.onnx.names import output_of
+from octavo.integrations.onnx.windows import check_window
 from octavo.plans import Plan
 from octavo.table import Step
 
@@ -42,7 +44,7 @@ class PagedSession:
 
     Raises:
         PlanError: a plan that is no component, token-major one; a graph whose inputs are not that
-            plan's; no such ``runtime``.
+            plan's, or whose queries see keys that the plan's window drops; no such ``runtime``.
         UnsupportedModel: ONNX Runtime has no kernel for a node of the graph on this machine's CPU.
         ModuleNotFoundError: onnxruntime is not installed.
 
@@ -54,6 +56,7 @@ class PagedSession:
     ) -> None:
         self.plan, self._pages = plan, Caches(plan)
         self._inputs = _read_inputs(model, self.caches)
+        check_window(model, plan)
         self._vocab, self._positions = _vocab(model), _positions(model)
         self._runner = _start(runtime, model)
 
@@ -66,12 +69,15 @@ class PagedSession:
         """Copy pages as the step says, write its tokens into their slots, and compute logits.
 
         Args:
-            step: the latest of the cache made by this plan, its ``input_ids`` filled in.
+            step: an open one of the cache made by this plan, its ``input_ids`` filled in; steps
+                run in the order they were made.
 
         Returns:
             [tokens, vocab] in the graph's element type; row i's next token is at ``step.last[i]``.
 
         Raises:
+            StepError: the step was committed or aborted, or a row of it was released or preempted
+                since: its slots may be another's.
             TokenError: an id that is none of the vocabulary.
             LengthError: ``input_ids`` of another length or element type, or a position beyond the
                 rotary tables; others of `octavo.index`.
@@ -87,6 +93,7 @@ class PagedSession:
         """The index inputs of the graph for a step, checked."""
         if not isinstance(step, Step):
             raise LengthError("step", step, None, None, "what Cache.extend returned")
+        _check_open(step)
         found = index.onnxruntime(step, plan=self.plan)._asdict()
         self._check(step, found["block_table"])
         found["input_ids"] = step.input_ids
@@ -106,6 +113,15 @@ class PagedSession:
         if self._positions is not None and longest > self._positions:
             why = "positions of the graph's rotary tables"
             raise LengthError("context", longest, 0, self._positions, why)
+
+
+def _check_open(step: Step) -> None:
+    if not step.open:
+        raise StepError("this step was committed or aborted, or is a copy: it must not write")
+    gone = [sequence.id for sequence in step.gone]
+    if gone:
+        why = "were released or preempted since: abort the step and extend the others"
+        raise StepError(f"rows of this step, {gone}, {why}")
 
 
 def _start(runtime: str, model: onnx.ModelProto) -> Runner:
@@ -144,14 +160,21 @@ def _read_inputs(model: onnx.ModelProto, caches: Arrays) -> list[str]:
 def _check_cache(name: str, found: onnx.TypeProto.Tensor, array: NDArray[Any]) -> None:
     element = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     if found.elem_type != element:
-        has = onnx.TensorProto.DataType.Name(found.elem_type)
-        wanted = onnx.TensorProto.DataType.Name(element)
-        raise PlanError(f"dtype of {name}", has, f"the plan's is {wanted}")
+        right = f"the plan's is {_dtype_name(element)}"
+        raise PlanError(f"dtype of {name}", _dtype_name(found.elem_type), right)
     shape = tuple(dim.dim_value or dim.dim_param for dim in found.shape.dim)
     pairs = zip(shape, array.shape, strict=False)
     fits = all(isinstance(has, str) or has == wanted for has, wanted in pairs)
     if len(shape) != array.ndim or not fits:
         raise PlanError(f"shape of {name}", shape, f"the plan's is {array.shape}")
+
+
+def _dtype_name(element: int) -> str:
+    """ONNX's element type in octavo's words; one that octavo has not, in NumPy's."""
+    for name, known in ELEMENT_TYPES.items():
+        if known == element:
+            return name
+    return str(onnx.helper.tensor_dtype_to_np_dtype(element))
 
 
 def _vocab(model: onnx.ModelProto) -> int:

@@ -12,6 +12,7 @@ from octavo.integrations.onnx.graph import Graph
 from octavo.integrations.onnx.layers import cut
 from octavo.integrations.onnx.names import cache_names, output_names
 from octavo.integrations.onnx.places import find_places
+from octavo.integrations.onnx.windows import WINDOW_KEY
 from octavo.spec import Attention, Latent
 
 
@@ -29,6 +30,8 @@ class StandardNodes:
         self._tables = [graph.constant(name, values) for name, values in tables]
         self._zero = graph.constant("zero", np.zeros(1))
         window = decoder.kind.window if isinstance(decoder.kind, Attention) else None
+        if window is not None:
+            graph.note(WINDOW_KEY, str(window))
         self._at = find_places(graph, cache_names(decoder, 0)[0], window)
 
     def __call__(self, layer: int, query: str, key: str, value: str) -> str:

@@ -1,7 +1,7 @@
 """Any paged attention beside the oracle: the grid, real steps, poisoned slots, and a diagnosis."""
 
+from octavo.errors import KernelMismatch
 from octavo.testing.conformance.cases import FEATURES, Case
 from octavo.testing.conformance.checking import TOLERANCES, KernelReport, check_kernel
-from octavo.testing.conformance.words import KernelMismatch
 
 __all__ = ["FEATURES", "TOLERANCES", "Case", "KernelMismatch", "KernelReport", "check_kernel"]

@@ -10,11 +10,13 @@ SCENES = ("decode", "prefill", "decodes", "mixed")
 SCALES = ("number", "head", "channel", "token")
 KEYWORDS = frozenset(
     {"scale", "softcap", "window", "sink_tokens", "sink_logits", "causal", "return_lse"}
-    | {"v_dim", "kv_dtype"}
+    | {"v_dim", "kv_dtype", "order"}
 )
-"""Keywords of `paged_attention` that a kernel may lack: ``v_dim`` stands for latent caches."""
-FEATURES = KEYWORDS | {"prefill", "strided"}
-"""And what else it may lack: several queries a row, pages that lie apart."""
+"""Keywords of `paged_attention` that a kernel may lack: ``v_dim`` stands for latent caches,
+``order`` for head-major ones."""
+FEATURES = KEYWORDS | {"prefill", "strided", "keyless"}
+"""And what else it may lack: several queries a row, pages that lie apart, queries that see no
+key."""
 
 
 class Rule(NamedTuple):
@@ -26,18 +28,20 @@ class Rule(NamedTuple):
             longer sees, and not from the full group.
         sink_logits: whether there are some.
         latent: whether keys and values are one row.
+        keyless: whether some queries see no key: their rows have more queries than keys.
     """
 
     options: dict[str, Any]
     dropping: bool = False
     sink_logits: bool = False
     latent: bool = False
+    keyless: bool = False
 
     @property
     def features(self) -> set[str]:
-        """Keywords that a kernel must have to be tried with this."""
-        named = set(self.options) | ({"sink_logits"} if self.sink_logits else set())
-        return named | ({"v_dim"} if self.latent else set())
+        """What a kernel must have of `FEATURES` to be tried with this."""
+        others = {"sink_logits": self.sink_logits, "v_dim": self.latent, "keyless": self.keyless}
+        return set(self.options) | {name for name, there in others.items() if there}
 
 
 class Case(NamedTuple):
@@ -75,7 +79,7 @@ class Case(NamedTuple):
         rule = self.rule
         told = [f"{name} {value}" for name, value in rule.options.items()]
         told += ["window group"] * rule.dropping + ["sink logits"] * rule.sink_logits
-        told += ["latent"] * rule.latent
+        told += ["latent"] * rule.latent + ["queries without keys"] * rule.keyless
         told += [f"scales by {self.scales}"] * ("kv_dtype" in rule.options)
         told += ["pages apart"] * self.strided + ["lse"] * self.lse
         shape = f"{self.heads}:{self.kv_heads} heads of {self.k_dim} and {self.v_dim}"
@@ -105,6 +109,9 @@ def rules(page_size: int, kv_dtypes: Sequence[str] = ()) -> tuple[Rule, ...]:
         Rule(together, sink_logits=True, dropping=True),
         Rule({"causal": False}),
         Rule({"causal": False, "window": 6}),
+        Rule({}, keyless=True),
+        Rule({}, sink_logits=True, keyless=True),
+        Rule({"causal": False}, keyless=True),
         Rule({"scale": 0.3}, latent=True),
         Rule({"scale": 0.3, "window": size + 1}, dropping=True, latent=True),
         *(Rule({"kv_dtype": name}) for name in kv_dtypes),
@@ -139,13 +146,16 @@ class Grid(NamedTuple):
         for seed, (_, number, scene, page_size) in enumerate(places):
             rule = tables[page_size][number]
             if rule.features <= self.features:
-                yield _case(rule, scene, page_size, next(deals), seed)
+                case = _case(rule, scene, page_size, next(deals), seed)
+                wanted = rule.keyless and "return_lse" in self.features  # -inf must be seen
+                yield case._replace(lse=case.lse or wanted)
 
     def _deals(self) -> Iterator[tuple[Any, ...]]:
         """Heads, dims, dtype, order, strided, lse, scales: combinations at random, all in turn."""
         strided = (False, True) if "strided" in self.features else (False,)
         lse = (False, True) if "return_lse" in self.features else (False,)
-        axes = (self.heads, self.dims, self.dtypes, self.orders, strided, lse, SCALES)
+        orders = [each for each in self.orders if each == "token" or "order" in self.features]
+        axes = (self.heads, self.dims, self.dtypes, orders, strided, lse, SCALES)
         deck, rng = list(product(*axes)), np.random.default_rng(0)
         while True:
             yield from (deck[number] for number in rng.permutation(len(deck)))

@@ -20,6 +20,7 @@ def suspects(trial: Trial) -> Iterator[tuple[str, Attended]]:
 
     Cost: one answer of the oracle each.
     """
+    trial = _with_null_page(trial)
     with np.errstate(all="ignore"):
         for told, wrong in _wrong_questions(trial):
             try:
@@ -29,6 +30,35 @@ def suspects(trial: Trial) -> Iterator[tuple[str, Attended]]:
             yield told, answer
         yield _wrong_heads(trial)
         yield from _wrong_sums(trial)
+
+
+def _with_null_page(trial: Trial) -> Trial:
+    """The same, but what stands in for dropped pages can be read, as wrong kernels read it.
+
+    Its tables name the last page, which is nobody's, where they named the null page.
+    """
+    options = dict(trial.options)
+    given = {"keys": trial.keys, "values": trial.values, **options}
+    paged = {
+        name: array.copy()
+        for name, array in given.items()
+        if isinstance(array, np.ndarray) and len(array) == len(trial.keys) and array.ndim > 2
+    }
+    for array in paged.values():
+        array[-1] = array[0]
+    keys, values = paged.pop("keys"), paged.pop("values", None)
+    view = trial.view
+    table = np.where(view.table == 0, len(keys) - 1, view.table).astype(np.int32)
+    changed = trial._replace(keys=keys, values=values, options=options | paged)
+    return changed._replace(step=_with_table(trial, table))
+
+
+def _with_table(trial: Trial, table: Any) -> Step:
+    """The step with another page table of the group that is read."""
+    step, name = trial.step, trial.options.get("group")
+    found = next(key for key in step.groups if name is None or key == name)
+    groups = {**step.groups, found: trial.view._replace(table=table)}
+    return replace(step, groups=groups)
 
 
 def _wrong_questions(trial: Trial) -> Iterator[tuple[str, Trial]]:
@@ -95,12 +125,10 @@ def _wrong_scores(options: Any, k_dim: int, v_dim: int) -> Iterator[tuple[str, d
 
 def _wrong_steps(trial: Trial) -> Iterator[tuple[str, Step]]:
     """Rows that stand elsewhere, or read other pages."""
-    step, view, name = trial.step, trial.view, trial.options.get("group")
+    step, view = trial.step, trial.view
 
-    def with_table(table: Any, **changed: Any) -> Step:
-        found = next(key for key in step.groups if name is None or key == name)
-        groups = {**step.groups, found: view._replace(table=table)}
-        return replace(step, groups=groups, **changed)
+    def with_table(table: Any) -> Step:
+        return _with_table(trial, table)
 
     yield "does not let a query see its own key", replace(step, context=step.context - 1)
     yield (
@@ -156,6 +184,9 @@ def _wrong_sums(trial: Trial) -> Iterator[tuple[str, Attended]]:
     if not trial.case.lse:
         return
     right = trial.reference()
+    if trial.case.rule.keyless:
+        zero = np.where(np.isneginf(right.lse), 0.0, right.lse)
+        yield "gives an lse of 0, not -inf, where a query sees no key", right._replace(lse=zero)
     yield "gives the lse to base 2", right._replace(lse=right.lse / log(2))
     if "sink_logits" in trial.options:
         sinks = trial.options["sink_logits"]

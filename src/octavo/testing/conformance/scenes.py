@@ -4,6 +4,7 @@ Pages are handed out in turns, so that no sequence lies in one piece; some were 
 and some stand in the tables of several rows.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -98,6 +99,25 @@ def build_scene(
         _compute(cache, page_size, rng, [(sequences[n], rows[n].past) for n in chosen])
     step = cache.extend([sequences[n] for n in range(len(rows))], [row.new for row in rows])
     return Scene(plan, step, rows)
+
+
+def without_keys(scene: Scene) -> Scene:
+    """The same with half of the queries of every second row, or its only one, before any key.
+
+    Queries are aligned to the end of a row's keys: its first ones then stand before position 0, as
+    on padding to the left, or beside an input that is not there. O(step).
+    """
+    step, context = scene.step, scene.step.context.copy()
+    context[::2] = step.counts[::2] // 2
+    lost = step.context - context
+    step = replace(
+        step,
+        context=context,
+        past=step.past - lost,
+        positions=step.positions - lost.repeat(step.counts),
+    )
+    counts = zip(step.past.tolist(), step.counts.tolist(), strict=True)
+    return scene._replace(step=step, rows=tuple(Row(past, new) for past, new in counts))
 
 
 def _pages(rows: tuple[Row, ...], page_size: int, window: int | None) -> int:

@@ -13,7 +13,7 @@ from octavo.attention.arguments import Options
 from octavo.table import GroupView, Step, View
 from octavo.testing.conformance.cases import Case
 from octavo.testing.conformance.components import Array, component, rounded
-from octavo.testing.conformance.scenes import Scene, build_scene, rows_of
+from octavo.testing.conformance.scenes import Scene, build_scene, rows_of, without_keys
 
 _BEYOND = 8  # pages of NaN behind the plan's, for kernels that read too far
 
@@ -80,6 +80,8 @@ def build_trial(case: Case, poison: float = np.nan) -> Trial:
     window = rule.options.get("window") if rule.dropping else None
     sinks = rule.options.get("sink_tokens", 0) if rule.dropping else 0
     scene = _scene(case.scene, case.page_size, window, sinks)
+    if rule.keyless:
+        scene = without_keys(scene)
     options = dict(rule.options)
     if rule.dropping:
         options["group"] = "window"
@@ -121,3 +123,14 @@ def _owned(step: Step, view: GroupView, pages: int, page_size: int) -> NDArray[n
         at = np.arange(context)
         owned[table[at // page_size], at % page_size] = True
     return owned
+
+
+def arrays_of(step: Step) -> dict[str, NDArray[Any]]:
+    """All arrays of a step, those of its groups too, by the names they are told by. O(fields)."""
+    named = {each.name: getattr(step, each.name) for each in fields(step)}
+    found = {f"step.{name}": array for name, array in named.items()}
+    for group, view in step.groups.items():
+        for name, array in view._asdict().items():
+            told = "the page table" if name == "table" else f"the {name}"
+            found[f"{told} of group {group}"] = array
+    return {name: array for name, array in found.items() if isinstance(array, np.ndarray)}

@@ -6,33 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from octavo.attention.oracle import visible
-from octavo.testing.conformance.cases import Case
 from octavo.testing.conformance.scenes import Row
 from octavo.testing.conformance.trials import Trial
-
-
-class KernelMismatch(AssertionError):
-    """A kernel's answer is not the oracle's; the message tells it in words.
-
-    Attributes:
-        case: the `Case`; ``str(case)`` tells it.
-        what: what differs: ``out``, ``lse``, or another sentence, where the fields below are None.
-        row, token, head: where the first difference is, ``token`` in 0..T-1.
-        position: the query's, in its sequence.
-        page: the physical page that position is on.
-        expected, actual: both numbers, the farthest apart of that head.
-        fault: what the kernel seems to do, or None.
-    """
-
-    def __init__(
-        self, case: Case, what: str, message: str, fault: str | None = None, **place: Any
-    ) -> None:
-        self.case, self.what, self.fault = case, what, fault
-        self.row = place.get("row")
-        self.token, self.head = place.get("token"), place.get("head")
-        self.position, self.page = place.get("position"), place.get("page")
-        self.expected, self.actual = place.get("expected"), place.get("actual")
-        super().__init__(f"{message}\ncase: {case}")
 
 
 class Place(NamedTuple):
@@ -56,7 +31,9 @@ def place_of(trial: Trial, wrong: Any, expected: Any, actual: Any) -> Place:
     token, head = (int(n) for n in np.argwhere(wrong)[0][:2])
     row = int(np.searchsorted(trial.step.query_start, token, side="right")) - 1
     position = int(trial.step.positions[token])
-    page = int(trial.view.table[row, position // trial.case.page_size])
+    page = 0
+    if position >= 0:
+        page = int(trial.view.table[row, position // trial.case.page_size])
     both = np.atleast_1d(expected[token, head]), np.atleast_1d(actual[token, head])
     error = np.where(np.isfinite(both[1]), np.abs(both[0] - both[1]), np.inf)
     at = int(np.argmax(error))
@@ -76,6 +53,8 @@ def told_place(trial: Trial, place: Place, what: str) -> str:
 
 
 def _kind(row: Row) -> str:
+    if row.past < 0:
+        return "queries before any key"
     kind = "decode" if row.new == 1 else "prefill" if row.past == 0 else "chunk of a prefill"
     return f"{kind}, first pages shared" if row.shares else kind
 
@@ -99,6 +78,8 @@ def _keys(trial: Trial, place: Place) -> str:
         sink_tokens=options.get("sink_tokens", 0),
     )
     keys = every[seen[0]]
+    if not keys.size:
+        return "no key"
     table = trial.view.table[place.row]
     told = [
         _stretch(keys_of_page, table, trial.case.page_size)
