@@ -130,6 +130,8 @@ def test_kv_len_at_the_bounds_is_accepted(kv_len):
         ([3], 5, "kv_len is 5; .* at most 4"),
         ([0.5], 3, "position is 0.5"),
         ([2], 2.0, "kv_len is 2.0"),
+        (None, 3, "positions is None"),
+        (2, 3, "positions is 2"),
     ],
 )
 def test_positions_that_do_not_fit_are_refused(positions, kv_len, said):
@@ -202,6 +204,8 @@ NEW = torch.ones(1, KV_HEADS, 1, DIM)
         (octavo.LengthError, 0, NEW, NEW.repeat(1, 1, 2, 1), "tokens of value is 2"),
         (octavo.LengthError, 0, NEW.repeat(2, 1, 1, 1), NEW, "batch of key is 2"),
         (octavo.LengthError, 0, NEW[0], NEW, "axes of key is 3"),
+        (octavo.PlanError, 0, None, NEW, "key is 'NoneType'"),
+        (octavo.PlanError, 0, NEW, NEW.to_sparse(), "layout of value"),
         (octavo.LengthError, LAYERS, NEW, NEW, "layer is 2; .* at most 1"),
         (octavo.LengthError, -1, NEW, NEW, "layer is -1"),
         (octavo.StepError, 0, NEW.clone().requires_grad_(), NEW, "not differentiated"),
@@ -229,6 +233,7 @@ def test_keys_and_values_that_do_not_fit_are_refused(error, layer, key, value, s
         (octavo.LengthError, torch.ones(1, 4, 2, DIM), "tokens of query is 2"),
         (octavo.PlanError, torch.ones(1, 4, 1, DIM).half(), "dtype of query"),
         (octavo.LengthError, torch.ones(4, DIM), "axes of query is 2"),
+        (octavo.PlanError, None, "query is 'NoneType'"),
     ],
 )
 def test_queries_that_do_not_fit_are_refused(error, query, said):
@@ -239,6 +244,18 @@ def test_queries_that_do_not_fit_are_refused(error, query, said):
 
     with pytest.raises(error, match=said):
         prefix.attend(0, query, NEW, NEW)
+    assert before == frozen(kept)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), "1", True])
+def test_scale_is_a_number(scale):
+    """What is no finite number is refused before keys and values are written."""
+    kept = cache()
+    prefix = kept.begin()
+    before = frozen(kept)
+
+    with pytest.raises(octavo.PlanError, match="scale is"):
+        prefix.attend(0, torch.ones(1, 4, 1, DIM), NEW, NEW, scale=scale)
     assert before == frozen(kept)
 
 
@@ -266,10 +283,14 @@ def test_prefix_of_an_earlier_pass_is_refused(change):
         ({"batch": 0}, "batch is 0"),
         ({"bucket": 0}, "bucket is 0"),
         ({"dtype": torch.int8}, "dtype is 'torch.int8'"),
+        ({"dtype": torch.float8_e4m3fn}, "dtype is 'torch.float8_e4m3fn'"),
+        ({"dtype": "float32"}, "dtype is 'float32'"),
+        ({"dtype": None}, "dtype is 'None'"),
+        ({"device": "nowhere"}, "device is 'nowhere'"),
     ],
 )
 def test_sizes_are_checked(options, said):
-    """A cache of nothing, or of integers."""
+    """A cache of nothing, of what is no float of 16 bits or more, or on no device."""
     with pytest.raises(ValueError, match=said):
         cache(**options)
 
@@ -321,9 +342,22 @@ def test_prefix_is_copied_within_a_cache():
     assert [101.0, 102.0, 103.0] == held(kept, layer=1, row=2)
 
 
+@pytest.mark.parametrize("lengths", [[256, 256], [256, 300], [256, 0]])
+def test_prefix_that_fills_its_storage_is_copied_within_a_cache(lengths):
+    """Rows that share memory from end to end are copied all the same."""
+    kept = cache(1_024, batch=2)
+    fill(kept, lengths)
+    kept.copy_prefix(kept, rows=[1])
+
+    assert (256, 256) == kept.lengths
+    assert held(kept, row=0) == held(kept, row=1)
+
+
 @pytest.mark.parametrize(
     ("source", "options", "said"),
     [
+        (None, {}, "source is 'NoneType'"),
+        (cache(), {"rows": 0}, "rows is 0"),
         (cache(dtype=torch.float64), {}, "dtype of source"),
         (cache(), {"length": 1}, "length is 1"),
         (cache(), {"row": 1}, "row is 1"),
@@ -419,6 +453,20 @@ def test_nothing_hidden_is_ever_not_finite():
     out = kept.begin().attend(0, query, NEW.expand(2, -1, -1, -1), NEW.expand(2, -1, -1, -1))
 
     assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("bucket", [1, 8])
+def test_padding_that_is_not_finite_is_never_seen(bucket):
+    """NaN and infinities right of a row's own tokens change nothing in the first pass."""
+    key, value = torch.randn(2, 3, KV_HEADS, 5, DIM)
+    query = torch.randn(3, 4, 5, DIM)
+    clean = cache(batch=3, bucket=bucket).begin([5, 2, 0]).attend(0, query, key, value)
+    for bad in ("nan", "inf"):
+        key[1, :, 2:] = value[1, :, 2:] = value[2] = float(bad)
+        out = cache(batch=3, bucket=bucket).begin([5, 2, 0]).attend(0, query, key, value)
+
+        assert torch.equal(clean[0], out[0])
+        assert torch.equal(clean[1, :, :2], out[1, :, :2])
 
 
 def test_heads_are_not_expanded(monkeypatch):

@@ -86,14 +86,36 @@ def test_compiler_that_fails_is_quoted(fresh, monkeypatch, tmp_path):
     assert [] == list(fresh.iterdir())
 
 
-def test_damaged_kernel_is_built_anew(fresh):
-    """A file that cannot be loaded is replaced."""
+def half(raw):
+    """The first half of a file."""
+    return raw[: len(raw) // 2]
+
+
+def zeroed(raw):
+    """A file whose middle has become zeros."""
+    third = len(raw) // 3
+    return raw[:third] + bytes(third) + raw[2 * third :]
+
+
+@pytest.mark.parametrize("damaged", [half, zeroed, lambda raw: raw[:-1], lambda raw: b"text"])
+def test_damaged_kernel_is_built_anew(fresh, damaged):
+    """A file that is not what was built is never opened, and replaced."""
     assert 0 == build_apart().wait(timeout=120)
     (built,) = fresh.iterdir()
-    built.write_bytes(b"not a library")
+    whole = built.read_bytes()
+    built.write_bytes(damaged(whole))
 
     assert building.why_not() is None
-    assert built.stat().st_size > 1000
+    assert [whole] == [path.read_bytes() for path in fresh.iterdir()]
+
+
+def test_library_without_the_kernel_is_refused(fresh):
+    """What a compiler makes is tried before it is kept."""
+    building.SOURCE.write_text("int another_function(void) { return 0; }\n")
+
+    with pytest.raises(UnsupportedModel, match="undefined symbol|symbol not found"):
+        building.load()
+    assert [] == list(fresh.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from octavo.attention import cpu, oracle
-from octavo.errors import LengthError, PlanError, UnsupportedModel
+from octavo.errors import LengthError, PlanError, StepError, UnsupportedModel
 
 SPANS = [(0, 1), (15, 1), (16, 1), (0, 17), (2, 0), (16, 32), (-1, 1), (-2, 5), (700, 1), (1500, 2)]
 
@@ -153,6 +153,22 @@ def test_wrong_page_tables_are_refused(pages, page, columns, message):
         ({"group": "full", "prepared": 4}, PlanError, "a CpuStep is made for its group"),
         ({"prepared": 8}, LengthError, "page_size of key_cache is 4"),
         ({"strided": "key_cache"}, PlanError, "strides of key_cache"),
+        ({"query": "meta"}, PlanError, "device of query is 'meta'"),
+        ({"given": {"key_cache": None}}, PlanError, "key_cache is 'NoneType'"),
+        ({"given": {"step": None}}, PlanError, "step is 'NoneType'"),
+        (
+            {"given": {"sink_logits": torch.zeros(2, device="meta")}},
+            PlanError,
+            "device of sink_logits",
+        ),
+        ({"given": {"sink_logits": np.zeros(2)}}, PlanError, "sink_logits is 'ndarray'"),
+        ({"given": {"query": torch._neg_view(torch.ones(1, 2, 8))}}, PlanError, "a negated view"),
+        ({"given": {"query": torch.ones(1, 2, 8).to_sparse()}}, PlanError, "layout of query"),
+        (
+            {"given": {"query": torch.ones(1, 2, 8, requires_grad=True)}},
+            StepError,
+            "query requires a gradient",
+        ),
     ],
 )
 def test_refuses_what_the_kernel_would_misread(pages, change, error, message):
@@ -170,9 +186,24 @@ def test_refuses_what_the_kernel_would_misread(pages, change, error, message):
     if "strided" in change:
         spread = arguments[change["strided"]].repeat_interleave(2, -1)
         arguments[change["strided"]] = spread[..., ::2]
+    arguments |= change.get("given", {})
 
     with pytest.raises(error, match=message):
         cpu.paged_attention(order="head", **arguments)
+
+
+def test_negated_sinks_and_inputs_under_no_grad(pages):
+    """A negated view of sink logits counts as what it shows; without autograd nothing is lost."""
+    rng = np.random.default_rng(9)
+    case = pages([(7, 1)], 4, 1, 8, 8, "head", rng)
+    tensors, sinks = arrays(case, 2, torch.float32, rng), torch.ones(2)
+    plain = cpu.paged_attention(*tensors, case.step, order="head", sink_logits=-sinks)
+    tensors[0].requires_grad_()
+    with torch.no_grad():
+        negated = torch._neg_view(sinks)
+        found = cpu.paged_attention(*tensors, case.step, order="head", sink_logits=negated)
+
+    assert torch.equal(plain, found)
 
 
 def test_other_devices_are_refused(pages):

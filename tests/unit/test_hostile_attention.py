@@ -12,6 +12,7 @@ from octavo.attention.arrays import as_reals
 from octavo.attention.operands import Inputs
 from octavo.attention.operator import paged_attention_op
 from octavo.attention.oracle import Attended, merge, paged_attention
+from octavo.attention.rows import Rows
 from octavo.table import StateView
 
 STRANGE = [
@@ -150,6 +151,44 @@ def test_steps_and_groups_are_checked():
     for wrong in (None, 3, (), "step"):
         with pytest.raises(PlanError, match="step is"):
             call(wrong, backends()[-1])
+
+
+FAR = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"query_start": [0, 1000, 2]}, "query tokens of row 1 is -998"),
+        ({"query_start": [0, -1000, 2]}, "query tokens of row 0 is -1000"),
+        ({"query_start": [-5000, 1, 2]}, "query_start of row 0 is -5000"),
+        ({"query_start": [0, FAR, -2]}, "query tokens of row 1 is -2147483649"),
+        ({"query_start": np.zeros(0, np.int32)}, "elements of query_start is 0"),
+        ({"query_start": [0.0, 1.0, 2.0]}, "query_start is array"),
+        ({"context": [6]}, "rows of context is 1; it must be 2"),
+        ({"context": [6, -5]}, "context of row 1 is -5"),
+        ({"context": [6, FAR]}, "columns of the page table is"),
+        ({"base": [0]}, "rows of base is 1"),
+        ({"base": [0, -16]}, "base of row 1 is -16"),
+        ({"base": [0, 3]}, "base of row 1 is 3; .*a multiple of the page size 4"),
+        ({"base": [0, 10_000]}, "context - base of row 1 is -"),
+        ({"base": [-FAR - 1, 0]}, "base of row 0 is -2147483648"),
+        ({"table": [[1, 2, 3, 4, 5, 6, 7, 8]]}, "rows of table is 1"),
+        ({"table": [1, 2]}, "axes of page table is 1"),
+        ({"table": [[2**33] * 9] * 2}, "page is 8589934592; .*row 0, column 0"),
+        ({"table": [[1] * 9, [1, -1] + [1] * 7]}, "page is -1; .*row 1, column 1"),
+    ],
+)
+def test_arrays_of_a_step_are_checked(changed, said):
+    """A step changed by hand never reaches a kernel: what is wrong is named with its row."""
+    step = decode()
+    arrays = {name: np.array(value) for name, value in changed.items()}
+    fields = {name: array for name, array in arrays.items() if name in ("base", "table")}
+    lengths = {name: array for name, array in arrays.items() if name not in fields}
+    wrong = replace(step, **lengths, groups={"w": step.group()._replace(**fields)})
+
+    with pytest.raises((LengthError, PlanError), match=said):
+        Rows(wrong, page_size=4)
 
 
 def node(**changed):

@@ -1,6 +1,10 @@
 """Pages in files: saved whole, loaded into the same model, type and geometry, refused otherwise."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +30,10 @@ def made(spec=HYBRID, memory=3_000_000, *, random=True, **options):
     store = Storage(octavo.plan(spec, memory, **({"page_size": 4, "dtype": "fp32"} | options)))
     if random:
         store.arena.random_(0, 255, generator=torch.Generator().manual_seed(0))
+        for layers in (store, store.draft):
+            for (_, _, component), field in layers.fields.items():
+                if component.endswith("_scale"):
+                    field.view.uniform_(0.5, 2.0)
     return store
 
 
@@ -219,11 +227,19 @@ def test_a_tensor_that_is_missing(small, tmp_path):
     with safe_open(tmp_path / "p", framework="pt") as file:
         held = dict(file.metadata())
     tensors = load_file(tmp_path / "p")
-    del tensors["full.0.value"]
-    held["octavo.checksum"] = files._checksum(tensors, held)
-    save_file(tensors, tmp_path / "p", held)
-    with pytest.raises(PageFileMismatch, match="full.0.value is 'nothing' in the file"):
-        load_pages(tmp_path / "p", store, SAVED)
+    value = tensors.pop("full.0.value")
+    for said, others in (
+        ("full.0.value is 'nothing' in the file", {}),
+        ("full.0.value is 'a single number' in the file", {"full.0.value": torch.ones(())}),
+        ("full.1.key is '", {"full.0.value": value, "full.1.key": value.clone()}),
+        ("others have more or fewer", {"full.0.value": value[:1]}),
+    ):
+        forged = tensors | others
+        held["octavo.checksum"] = files._checksum(forged, held)
+        save_file(forged, tmp_path / "p", held)
+        with pytest.raises(PageFileError, match=said):
+            load_pages(tmp_path / "p", store, SAVED)
+    assert not store.arena.any()
     assert json.loads(held["octavo.scales"]) == [[], []]
 
 
@@ -236,6 +252,9 @@ def test_a_tensor_that_is_missing(small, tmp_path):
         ({"full": np.array([1, 2]), "state": np.array([[3]])}, "the file holds full"),
         ({}, "the file holds full"),
         ({"full": [1, 2]}, "pages is"),
+        ({"full": np.array([2, 2])}, "pages of full that are page 2 is 2"),
+        ({"full": np.array([[1, 2]])}, "axes of pages of full is 2"),
+        ({"full": np.array(1)}, "axes of pages of full is 0"),
     ],
 )
 def test_refused_pages(pages, message, tmp_path):
@@ -245,6 +264,79 @@ def test_refused_pages(pages, message, tmp_path):
     with pytest.raises(OctavoError, match=message):
         load_pages(tmp_path / "p", store, pages)
     assert not store.arena.any()
+
+
+@pytest.mark.parametrize(
+    ("pages", "options", "message"),
+    [
+        (np.array(5), {}, "axes of pages of full is 0; it must be 1"),
+        (np.array([1]), {"metadata": {"a": 5}}, "metadata is"),
+        (np.array([1]), {"metadata": ["a"]}, "metadata is"),
+        (np.array([1]), {"metadata": {"octavo.model": "other"}}, "octavo's own"),
+        (np.array([1]), {"model": 5}, "model is"),
+    ],
+)
+def test_what_cannot_be_saved(pages, options, message, tmp_path):
+    """Pages of other axes, and metadata that is no text or octavo's own; no file is written."""
+    with pytest.raises(OctavoError, match=message):
+        save_pages(tmp_path / "p", made(), {"full": pages}, **options)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_states_are_saved_with_all_their_parts(tmp_path):
+    """A page for each part of each state, no fewer."""
+    store = made()
+    for pages, message in ((np.array([1]), "axes of pages"), (np.array([[1] * 9]), "parts of")):
+        with pytest.raises(octavo.LengthError, match=message):
+            save_pages(tmp_path / "p", store, {"state": pages})
+
+
+def test_scales_that_are_no_numbers(tmp_path):
+    """A file whose scales would make every number NaN is refused, though its checksum is right."""
+    store = made(dtype="int8", page_size=16)
+    pages = apart(store, [1, 2], [3])
+    for (_, _, component), field in store.fields.items():
+        if component == "value_scale":
+            field.view.fill_(float("nan"))
+    save_pages(tmp_path / "p", store, pages)
+    other = made(dtype="int8", page_size=16, random=False)
+    with pytest.raises(PageFileError, match="value_scale is negative or not finite"):
+        load_pages(tmp_path / "p", other, pages)
+    assert not other.arena.any()
+
+
+def test_files_have_the_mode_of_the_umask(tmp_path):
+    """Those who may read other new files may read this one."""
+    before = os.umask(0o027)
+    try:
+        save_pages(tmp_path / "p", made(), SAVED)
+    finally:
+        os.umask(before)
+    assert 0o640 == (tmp_path / "p").stat().st_mode & 0o777
+
+
+KILLED = """
+import os, pathlib, signal, sys
+import octavo
+from octavo.storage import Storage, save_pages
+import numpy as np
+
+spec = octavo.ModelSpec("small", (octavo.Attention(1, 2, 2),), 8)
+store = Storage(octavo.plan(spec, 1000, page_size=2, dtype="bf16"))
+pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+save_pages(sys.argv[1], store, {"full": np.array([1, 2])})
+"""
+
+
+@pytest.mark.parametrize("old", [b"old", None])
+def test_a_killed_process_leaves_the_old_file_or_none(old, tmp_path):
+    """Killed after all is written and before it has its name."""
+    if old is not None:
+        (tmp_path / "p").write_bytes(old)
+    run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "p")], check=False)
+
+    assert -signal.SIGKILL == run.returncode
+    assert old == ((tmp_path / "p").read_bytes() if (tmp_path / "p").exists() else None)
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):

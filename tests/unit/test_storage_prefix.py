@@ -1,12 +1,16 @@
 """A prefix saved in one process is hit in the next, with the bytes it was saved with."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import octavo
 from octavo import Adapter, Attention, Cache, Cross, Latent, Media, ModelSpec, Salt, State
-from octavo.storage import Storage, load_prefix, save_pages, save_prefix
+from octavo.storage import Storage, files, load_prefix, save_pages, save_prefix
 from octavo.table import GroupView, StateView
 
 FULL = (Attention(1, 2, 2), Attention(1, 2, 2))
@@ -163,6 +167,81 @@ def test_refusals(tmp_path):
         with pytest.raises(octavo.UnsupportedModel, match="prefix"):
             save_prefix(tmp_path / "q", Cache(plan), Storage(plan), PROMPT)
     assert not (tmp_path / "q").exists()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A prefix of ten pages: what its file says, its metadata and its tensors."""
+    cache, store = made("window")
+    seq = cache.admit(PROMPT)
+    while seq.computed < seq.length:
+        run(cache, store, seq)
+    path = tmp_path_factory.mktemp("prefix") / "p"
+    save_prefix(path, cache, store, PROMPT)
+    with safe_open(path, framework="pt") as file:
+        held = dict(file.metadata())
+    return json.loads(held["prefix"]), held, load_file(path)
+
+
+FORGED = {
+    "no JSON": "{",
+    "null": "null",
+    "a list": "[]",
+    "no tokens": {"tokens": ...},
+    "no columns": {"columns": ...},
+    "more tokens": {"tokens": list(range(44))},
+    "fewer tokens": {"tokens": PROMPT[:8]},
+    "half a page": {"tokens": PROMPT[:39]},
+    "none": {"tokens": []},
+    "text": {"tokens": "abcd"},
+    "floats": {"tokens": [1.5] * 40},
+    "below 0": {"tokens": [-1] * 40},
+    "huge": {"tokens": [2**70] * 40},
+    "no groups": {"columns": {}},
+    "columns in a list": {"columns": [0, 1]},
+    "a column": {"columns": {"full": [0], "window_6": [0]}},
+    "columns beyond": {"columns": {"full": [*range(9), 19], "window_6": [*range(10)]}},
+    "columns before": {"columns": {"full": [*range(-1, 9)], "window_6": [*range(10)]}},
+    "another kind": {"extra": [["os.system", {"a": 1}]]},
+    "another field": {"extra": [["Salt", {"a": 1}]]},
+    "a wrong value": {"extra": [["Salt", {"value": 3}]]},
+    "no extras": {"extra": 5},
+    "two that overlap": {"extra": [["Media", {"digest": "a", "start": 0, "stop": 3}]] * 2},
+}
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
+def test_what_a_file_says_of_its_prefix_is_checked(forged, saved, tmp_path):
+    """Whatever it says under a right checksum: PageFileError, and nothing is taken or written."""
+    about, held, tensors = saved
+    if isinstance(forged, dict):
+        forged = {name: x for name, x in (about | forged).items() if x is not ...}
+        forged = json.dumps(forged)
+    check_refused(held | {"prefix": forged}, tensors, tmp_path)
+
+
+def test_a_prefix_without_its_pages(saved, tmp_path):
+    """No tensor at all, a group without any, or one page too few."""
+    _, held, tensors = saved
+    groups = {name: name.split(".")[0] for name in tensors}
+    assert 2 == len(set(groups.values()))
+    full = {name: tensor for name, tensor in tensors.items() if groups[name] == "full"}
+    fewer = {name: tensor[1:].clone() for name, tensor in full.items()}
+    for forged in ({}, full, tensors | fewer):
+        check_refused(held, forged, tmp_path)
+
+
+def check_refused(held, tensors, folder):
+    """A file with this metadata and these tensors is refused before anything changes."""
+    held["octavo.checksum"] = files._checksum(tensors, held)
+    save_file(tensors, folder / "p", held)
+    cache, store = made("window")
+    with pytest.raises(octavo.PageFileError):
+        load_prefix(folder / "p", cache, store)
+
+    assert not store.arena.any()
+    assert 0 == cache.stats().live
+    cache.check()
 
 
 def test_too_little_room_leaves_a_sound_cache(tmp_path):

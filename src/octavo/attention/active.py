@@ -9,11 +9,12 @@ Law: every position at or beyond a row's length holds zeros, so what a mask hide
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from octavo.attention.onepass import Prefix, slots, visible
-from octavo.errors import CapacityError, PlanError
+from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.spec import check_int
 
 GRAIN = 256  # positions by which storage grows at least: one copy of the prefix in as many steps
@@ -35,7 +36,7 @@ class ActivePrefixCache:
 
     Raises:
         LengthError: a size below 1.
-        PlanError: ``dtype`` is no floating-point type.
+        PlanError: ``dtype`` is no floating-point type of 16 bits or more, or ``device`` is none.
 
     Cost: memory is ``layers * 2 * batch * kv_heads * head_dim`` elements a position, for the
     longest row's length rounded up to a whole grain.
@@ -59,11 +60,9 @@ class ActivePrefixCache:
         check_int("layers", layers, 1)
         check_int("kv_heads", kv_heads, 1)
         check_int("head_dim", head_dim, 1)
-        if not dtype.is_floating_point:
-            raise PlanError("dtype", str(dtype), "it must be a floating-point type")
         self._lengths = [0] * self.batch
         self._open: Prefix | None = None
-        empty = torch.empty(batch, kv_heads, 0, head_dim, dtype=dtype, device=device)
+        empty = _empty((batch, kv_heads, 0, head_dim), dtype, device)
         self._keys, self._values = [empty] * layers, [empty] * layers
         self._resize(0)
 
@@ -136,6 +135,7 @@ class ActivePrefixCache:
         Cost: as `begin`.
         """
         kv_len = check_int("kv_len", kv_len, 1, self.capacity)
+        positions = _listed("positions", positions)
         named = [check_int("position", each, 0, kv_len - 1) for each in positions]
         count = check_int("tokens of the step", len(named), 1)
         for index, each in enumerate(named):
@@ -157,14 +157,7 @@ class ActivePrefixCache:
         kept = self._each("lengths", lengths)
         for length, held in zip(kept, self._lengths, strict=True):
             check_int("lengths", length, 0, held, "what the row holds")
-        low, high = min(kept), self.kv_len
-        if kept != self._lengths:
-            where = torch.arange(low, high, device=self._device)
-            dropped = where >= torch.tensor(kept, device=self._device)[:, None]
-            for tensor in self._tensors():
-                tensor[:, :, low:high].masked_fill_(dropped[:, None, :, None], 0)
-        self._lengths = kept
-        self._close()
+        self._cut(kept)
         self._resize(max(kept))
 
     def reset(self) -> None:
@@ -189,7 +182,8 @@ class ActivePrefixCache:
 
         Raises:
             LengthError: sizes that differ, or a row or length out of range.
-            PlanError: another dtype.
+            PlanError: no such cache, or of another dtype.
+            Nothing has changed in any of these cases.
 
         Cost: O(elements copied).
         """
@@ -197,21 +191,19 @@ class ActivePrefixCache:
         row = check_int("row", row, 0, source.batch - 1)
         most = min(source._lengths[row], self.capacity)
         length = check_int("length", most if length is None else length, 0, most)
-        chosen = range(self.batch) if rows is None else rows
-        targets = [check_int("rows", each, 0, self.batch - 1) for each in chosen]
+        chosen = range(self.batch) if rows is None else _listed("rows", rows)
+        targets = {check_int("rows", each, 0, self.batch - 1) for each in chosen}
         if source is self:
-            targets = [each for each in targets if each != row]
-        lengths = list(self._lengths)
-        for each in targets:
-            lengths[each] = min(lengths[each], length)
-        self.truncate(lengths)
-        for each in targets:
-            lengths[each] = length
-        self._resize(max(lengths))
-        index = torch.tensor(targets, dtype=torch.int64, device=self._device)
+            targets.discard(row)
+        held = self._lengths
+        lengths = [length if at in targets else each for at, each in enumerate(held)]
+        self._resize(max(*lengths, self.kv_len))  # first, as memory may be short
+        self._cut([min(pair) for pair in zip(held, lengths, strict=True)])
+        index = torch.tensor(sorted(targets), dtype=torch.int64, device=self._device)
         for mine, theirs in zip(self._tensors(), source._tensors(), strict=True):
-            mine[index, :, :length] = theirs[row, :, :length].to(mine.device)
+            mine[index, :, :length] = theirs[row, :, :length].to(mine.device, copy=True)
         self._lengths = lengths
+        self._resize(max(lengths))
 
     @property
     def _device(self) -> torch.device:
@@ -229,6 +221,8 @@ class ActivePrefixCache:
         return [check_int(name, number, 0) for number in numbers]
 
     def _check_source(self, source: "ActivePrefixCache") -> None:
+        if not isinstance(source, ActivePrefixCache):
+            raise PlanError("source", type(source).__name__, "it must be an ActivePrefixCache")
         check_int("layers of source", len(source._keys), len(self._keys), len(self._keys))
         theirs, own = source._keys[0], self._keys[0]
         for name, axis in (("kv_heads", 1), ("head_dim", 3)):
@@ -257,6 +251,17 @@ class ActivePrefixCache:
         )
         return self._open
 
+    def _cut(self, kept: list[int]) -> None:
+        """Zero every row from ``kept`` on; storage stays as large as it is."""
+        low, high = min(kept), self.kv_len
+        if kept != self._lengths:
+            where = torch.arange(low, high, device=self._device)
+            dropped = where >= torch.tensor(kept, device=self._device)[:, None]
+            for tensor in self._tensors():
+                tensor[:, :, low:high].masked_fill_(dropped[:, None, :, None], 0)
+        self._lengths = kept
+        self._close()
+
     def _close(self) -> None:
         """End the pass begun last: what it shows is about to change."""
         if self._open is not None:
@@ -275,3 +280,21 @@ class ActivePrefixCache:
                         new = old.new_zeros(*old.shape[:2], size, old.shape[3])
                         new[:, :, :kept] = old[:, :, :kept]
                         tensors[layer] = new
+
+
+def _empty(shape: tuple[int, ...], dtype: object, device: object) -> torch.Tensor:
+    """Storage of no position; PlanError where there can be none of that dtype, or there."""
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
+        raise PlanError("dtype", str(dtype), "it must be a floating-point type of 16 bits or more")
+    try:
+        return torch.empty(shape, dtype=dtype, device=device)  # type: ignore[call-overload,no-any-return]
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise PlanError("device", str(device), str(error).partition("\n")[0]) from None
+
+
+def _listed(name: str, numbers: Any) -> list[Any]:
+    """What ``numbers`` has, one by one; LengthError where it cannot be asked."""
+    try:
+        return list(numbers)
+    except TypeError:
+        raise LengthError(name, numbers, None, None, "several ints") from None

@@ -1,8 +1,10 @@
 """The C kernel, compiled on first use for the processor at hand and kept in the user's cache.
 
 A built kernel is named by what it was made from: its source, the compiler and its options, and the
-processor. It is written beside its place and renamed into it, so that processes that build at the
-same time do not see half a file. Does not know what the kernel computes.
+processor, and by a digest of itself: what a full disk or a crash left damaged is never opened,
+which a process might not survive, but built anew. It is written beside its place and renamed into
+it, so that processes that build at the same time do not see half a file. Does not know what the
+kernel computes.
 """
 
 import ctypes
@@ -24,6 +26,7 @@ _OPTIONS = (
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
 _THREADS = ("-fopenmp",)
+_FUNCTION = "octavo_paged_attention"
 _PATIENCE = 120  # seconds a compiler may take
 
 
@@ -52,24 +55,37 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     try:
         for options in ((*_OPTIONS, *_THREADS), _OPTIONS):  # not every compiler has OpenMP
             command = (*_compiler(), *options)
-            path = cache_home() / "kernels" / f"attention-{_key(command)}.so"
-            library = _opened(path)
-            if library is None:
-                failure = _build(command, path)
-                library = None if failure else ctypes.CDLL(str(path))
-            if library is not None:
-                return library, ""
-    except (OSError, subprocess.SubprocessError, ModelError, ValueError) as error:
+            folder, made_from = cache_home() / "kernels", _key(command)
+            path, failure = _kept(folder, made_from), ""
+            if path is None:
+                path, failure = _build(command, folder, made_from)
+            if path is not None:
+                return _opened(path), ""
+    except (OSError, subprocess.SubprocessError, ModelError, ValueError, AttributeError) as error:
         failure = f"{type(error).__name__}: {error}"
     return None, f"the C kernel cannot be built: {failure}"
 
 
-def _opened(path: Path) -> ctypes.CDLL | None:
-    """The kernel at ``path``; None where there is none, or a damaged one."""
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError:
-        return None
+def _opened(path: Path) -> ctypes.CDLL:
+    """The kernel at ``path``; AttributeError where the library lacks it."""
+    library = ctypes.CDLL(str(path))
+    getattr(library, _FUNCTION)
+    return library
+
+
+def _kept(folder: Path, made_from: str) -> Path | None:
+    """The kernel that is there, whole; one that is not is removed."""
+    for path in folder.glob(f"attention-{made_from}-*.so"):
+        if path == _named(path, folder, made_from):
+            return path
+        path.unlink(missing_ok=True)
+    return None
+
+
+def _named(built: Path, folder: Path, made_from: str) -> Path:
+    """Where a kernel of these bytes belongs."""
+    digest = hashlib.sha256(built.read_bytes()).hexdigest()[:24]
+    return folder / f"attention-{made_from}-{digest}.so"
 
 
 def _compiler() -> tuple[str, ...]:
@@ -99,11 +115,11 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()}"
 
 
-def _build(command: tuple[str, ...], path: Path) -> str:
-    """Compile to ``path``; what the compiler said where it failed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".building-") as folder:
-        built = Path(folder) / path.name
+def _build(command: tuple[str, ...], folder: Path, made_from: str) -> tuple[Path | None, str]:
+    """The kernel, compiled into ``folder``; or what the compiler said where it failed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as apart:
+        built = Path(apart) / "attention.so"
         run = subprocess.run(
             [*command, str(SOURCE), "-o", str(built), "-lm"],
             check=False,
@@ -113,6 +129,6 @@ def _build(command: tuple[str, ...], path: Path) -> str:
         )
         if run.returncode:
             lines = run.stderr.strip().splitlines() or [f"exit code {run.returncode}"]
-            return f"{command[0]}: {lines[0]}"
-        built.replace(path)
-    return ""
+            return None, f"{command[0]}: {lines[0]}"
+        _opened(built)  # else a compiler's failure would stay in its place
+        return built.replace(_named(built, folder, made_from)), ""

@@ -14,7 +14,7 @@ from octavo.attention import building
 from octavo.attention.arguments import Options, check_arguments, check_order
 from octavo.attention.rows import Rows
 from octavo.attention.torch import Attended
-from octavo.errors import PlanError, UnsupportedModel
+from octavo.errors import PlanError, StepError, UnsupportedModel
 from octavo.spec import check_int
 from octavo.table import Step
 
@@ -165,8 +165,9 @@ def paged_attention(
         [T, H, v_dim] in the query's dtype, or Attended with lse in float32.
 
     Raises:
-        PlanError: no such order, a number that is not finite, a dtype, device or stride the kernel
-            does not take, or a ``group`` beside a CpuStep.
+        PlanError: no tensor or step, no such order, a number that is not finite, a dtype, device or
+            stride the kernel does not take, or a ``group`` beside a CpuStep.
+        StepError: autograd would record the call, and there is no backward.
         LengthError: sizes that do not fit each other or the CpuStep, or a page table that
             lacks pages of a context or names one that does not exist.
         UnsupportedModel: a ``kv_dtype``, or the kernel cannot be built here.
@@ -178,8 +179,11 @@ def paged_attention(
     """
     if kv_dtype is not None:
         raise UnsupportedModel(f"kv_dtype {kv_dtype}", "the cpu backend reads no quantised caches")
+    _check_tensors(
+        query=query, key_cache=key_cache, value_cache=value_cache, sink_logits=sink_logits
+    )
     page_size = key_cache.shape[check_order(key_cache, order, latent=value_cache is None)]
-    if isinstance(step, Step):
+    if not isinstance(step, CpuStep):
         step = CpuStep(step, page_size=page_size, group=group)
     elif group is not None:
         raise PlanError("group", group, "a CpuStep is made for its group; give it there")
@@ -207,7 +211,7 @@ def paged_attention(
         _check_readable(name, tensor, query.dtype)
     step.require(key_cache.shape[0])
     step.require_seen(sizes.window, sizes.sink_tokens)
-    sinks = None if sink_logits is None else sink_logits.to(torch.float32).contiguous()
+    sinks = None if sink_logits is None else sink_logits.float().contiguous().resolve_neg()
     out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
     lse = torch.empty(sizes.tokens, sizes.heads) if return_lse else None
     call = step.call()
@@ -231,14 +235,30 @@ def paged_attention(
     return out if lse is None else Attended(out, lse)
 
 
+def _check_tensors(**tensors: Any) -> None:
+    """Refuse what is no tensor on a CPU, and what autograd would follow. O(1)."""
+    for name, tensor in tensors.items():
+        if tensor is None and name in ("value_cache", "sink_logits"):
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise PlanError(name, type(tensor).__name__, "it must be a torch.Tensor")
+        if tensor.device.type != "cpu":
+            right = "the cpu backend needs a CPU's"
+            raise PlanError(f"device of {name}", str(tensor.device), right)
+        if tensor.requires_grad and torch.is_grad_enabled():
+            right = "the cpu backend has no backward; run under torch.no_grad()"
+            raise StepError(f"{name} requires a gradient; {right}")
+
+
 def _check_readable(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
     """Refuse what the kernel would misread. O(1)."""
     if tensor.dtype not in DTYPES:
         raise PlanError(f"dtype of {name}", str(tensor.dtype), "float32 or bfloat16")
     if tensor.dtype != dtype:
         raise PlanError(f"dtype of {name}", str(tensor.dtype), f"the query's is {dtype}")
-    if tensor.device.type != "cpu":
-        raise PlanError(f"device of {name}", str(tensor.device), "the cpu backend needs a CPU's")
+    if tensor.layout != torch.strided or tensor.is_neg():
+        found = "a negated view" if tensor.is_neg() else str(tensor.layout)
+        raise PlanError(f"layout of {name}", found, "it must be a plain tensor: see resolve_neg()")
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         right = "elements of the last axis must lie next to each other"
         raise PlanError(f"strides of {name}", tensor.stride(), right)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from octavo.attention.arguments import check_number
 from octavo.errors import LengthError, PlanError, StepError
 from octavo.spec import check_int
 
@@ -22,7 +23,7 @@ class Prefix:
         values: likewise.
         slots: where the pass writes.
         masked: the `mask` where attention needs one, else None.
-        fresh: nothing came before, so the pass's own keys are all there is to see.
+        fresh: nothing came before, so the pass's own positions are all there is to see.
         closed: whether the cache has moved on.
     """
 
@@ -54,7 +55,7 @@ class Prefix:
 
         Raises:
             LengthError: no such layer, or sizes that are not the cache's.
-            PlanError: another dtype or device.
+            PlanError: no dense tensor, or another dtype or device.
             StepError: the cache has moved on since, or autograd would record the write. Nothing is
                 written in any of these cases.
 
@@ -94,20 +95,24 @@ class Prefix:
 
         Raises:
             LengthError: as `update`, or query sizes that do not fit.
-            PlanError: as `update`, for the query too.
+            PlanError: as `update`, for the query too; a scale that is no finite number.
             StepError: as `update`.
 
         Cost: O(batch * heads * tokens * kv_len * head_dim); no head is copied for its group.
         """
         kv_heads, tokens = self.keys[0].shape[1], self.positions.shape[1]
+        _check_dense("query", query)
         heads = query.shape[1] if query.ndim == 4 else kv_heads
         _check_like("query", query, self.keys[0], kv_heads=heads, tokens=tokens)
         if heads % kv_heads or not heads:
             why = f"a multiple of the {kv_heads} kv_heads"
             raise LengthError("heads of query", heads, kv_heads, None, why)
+        if scale is not None and not torch.compiler.is_compiling():
+            check_number("scale", scale)
         keys, values = self.update(layer, key, value)
-        if self.fresh:
-            return _attend(query, key, value, None, scale=scale)
+        if self.fresh:  # as kept: padding of the key may be NaN, what is kept there is 0
+            keys, values = keys[:, :, :tokens], values[:, :, :tokens]
+            return _attend(query, keys, values, None, scale=scale)
         return _attend(query, keys, values, self.masked, scale=scale)
 
     def _check_open(self) -> None:
@@ -116,10 +121,19 @@ class Prefix:
             raise StepError("the cache has moved on since this prefix was begun; begin anew")
 
 
+def _check_dense(name: str, given: object) -> None:
+    """Refuse what is no tensor whose elements are all there."""
+    if not isinstance(given, torch.Tensor):
+        raise PlanError(name, type(given).__name__, "it must be a torch.Tensor")
+    if given.layout != torch.strided:
+        raise PlanError(f"layout of {name}", str(given.layout), "it must be torch.strided")
+
+
 def _check_like(
     name: str, given: torch.Tensor, keys: torch.Tensor, *, kv_heads: int, tokens: int
 ) -> None:
     """Refuse what is not [batch, kv_heads, tokens, head_dim] of ``keys`` own dtype and device."""
+    _check_dense(name, given)
     check_int(f"axes of {name}", given.ndim, 4, 4, "[batch, heads, tokens, head_dim]")
     names = ("batch", "heads", "tokens", "head_dim")
     sizes = (keys.shape[0], kv_heads, tokens, keys.shape[3])

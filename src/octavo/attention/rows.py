@@ -3,6 +3,8 @@
 Made once a step and used by every layer. Knows integers, not keys and values.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,7 @@ from octavo.errors import LengthError, PlanError
 from octavo.spec import check_int
 from octavo.table import GroupView, Step
 
+_MOST = 2**31 - 1
 _FAR = 2**62  # beyond every position, and sums with it stay in 64 bits
 
 
@@ -55,8 +58,12 @@ class Rows:
         table: int32[n, width], its pages; 0 behind the last one.
 
     Raises:
-        PlanError: no step, or a group that keeps no tokens.
-        LengthError: a table too narrow for a context, or a page below 0.
+        PlanError: no step, a group that keeps no tokens, or an array of the step that is none of
+            ints.
+        LengthError: arrays that do not fit each other, a ``query_start`` that does not ascend
+            from 0, a context below 0, a base outside it or within a page, a table too narrow for
+            a context, or a page outside int32. Queries before position 0, as of padding, are
+            fine: they see nothing.
         UnknownGroup: no such group.
 
     Cost: O(rows * width).
@@ -64,20 +71,21 @@ class Rows:
 
     def __init__(self, step: Step, *, page_size: int, group: str | None = None) -> None:
         view = group_view(step, group)
+        _check_arrays(step, view)
         self.tokens = int(step.query_start[-1])
-        self.page_size = page_size
-        self.start = step.query_start[:-1].astype(np.int64)
-        self.count = np.diff(step.query_start).astype(np.int64)
+        self.page_size = check_int("page_size", page_size, 1)
+        edges = step.query_start.astype(np.int64)
+        self.start = edges[:-1]
+        self.count = edges[1:] - edges[:-1]
         self.context = step.context.astype(np.int64)
         self.past = self.context - self.count
         self.base = view.base.astype(np.int64)
+        self._check_lengths()
         held = np.maximum(0, -(-(self.context - self.base) // page_size)) * (self.count > 0)
         width = int(held.max(initial=0))
         check_int("columns of the page table", view.table.shape[1], width, None, "the contexts'")
-        self.table = self._owned(view.table[:, :width], held)
+        self.table = _owned(view.table[:, :width], held)
         self._top = int(self.table.max(initial=0))
-        if self.table.size and int(self.table.min()) < 0:
-            raise LengthError("page", int(self.table.min()), 0, None, "each is a physical page")
         self._gaps = _gaps((self.table == 0) & (np.arange(width) < held[:, None]))
 
     def require(self, pages: int) -> None:
@@ -109,10 +117,45 @@ class Rows:
         for at in np.flatnonzero(near | far)[:1]:
             raise no_page(int(row[at]), int(last[at] if near[at] else first[at]))
 
-    def _owned(self, table: NDArray[np.int32], held: NDArray[np.int64]) -> NDArray[np.int32]:
-        """A copy without what stands behind the pages a row holds."""
-        beyond = np.arange(table.shape[1]) >= held[:, None]
-        return np.ascontiguousarray(np.where(beyond, np.int32(0), table), dtype=np.int32)
+    def _check_lengths(self) -> None:
+        """Refuse lengths that no sequence has, by row. O(rows)."""
+        first = int(self.start[0]) if self.start.size else self.tokens
+        check_int("query_start of row 0", first, 0, 0)
+        for name, found, right in (
+            ("query tokens", self.count, "query_start ascends"),
+            ("context", self.context, "its keys end there"),
+            ("base", self.base, "its keys begin there"),
+            ("context - base", self.context - self.base, "keys begin before they end"),
+        ):
+            for row in np.flatnonzero((found < 0) | (found > _MOST))[:1]:
+                raise LengthError(f"{name} of row {row}", int(found[row]), 0, _MOST, right)
+        for row in np.flatnonzero(self.base % self.page_size)[:1]:
+            right = f"a multiple of the page size {self.page_size}"
+            raise LengthError(f"base of row {row}", int(self.base[row]), 0, _MOST, right)
+
+
+def _check_arrays(step: Step, view: GroupView) -> None:
+    """Refuse arrays of a step that are none of ints, or have not a row for each of its. O(1)."""
+    arrays = {"query_start": step.query_start, "context": step.context, "base": view.base}
+    for name, array in (*arrays.items(), ("page table", view.table)):
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
+            raise PlanError(name, array, "it must be a NumPy array of ints")
+        axes = 2 if array is view.table else 1
+        check_int(f"axes of {name}", array.ndim, axes, axes)
+    check_int("elements of query_start", step.query_start.size, 1, None, "one more than rows")
+    rows = step.query_start.size - 1
+    for name, array in (("context", step.context), ("base", view.base), ("table", view.table)):
+        check_int(f"rows of {name}", len(array), rows, rows, "the step's")
+
+
+def _owned(table: NDArray[Any], held: NDArray[np.int64]) -> NDArray[np.int32]:
+    """A copy without what stands behind the pages a row holds."""
+    pages = np.where(np.arange(table.shape[1]) < held[:, None], table, np.int32(0))
+    if pages.size and (int(pages.min()) < 0 or int(pages.max()) > _MOST):
+        row, column = np.argwhere((pages < 0) | (pages > _MOST))[0].tolist()
+        where = f"row {row}, column {column} of the page table"
+        raise LengthError("page", int(pages[row, column]), 0, _MOST, where)
+    return np.ascontiguousarray(pages, dtype=np.int32)
 
 
 def _gaps(missing: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -9,14 +9,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import NamedTuple
+from stat import S_IMODE
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from octavo.errors import LengthError, PageFileError, PageFileMismatch
+from octavo.errors import LengthError, PageFileError, PageFileMismatch, PlanError
 from octavo.spec import check_int
 from octavo.storage.addresses import Ints, PageIndex
 from octavo.storage.fields import Field
@@ -34,10 +35,15 @@ def fingerprint(storage: Storage, model: str | None = None) -> dict[str, str]:
     Args:
         storage: the pages'.
         model: whose weights computed them; None: the spec's name.
+
+    Raises:
+        PlanError: ``model`` is no text.
     """
     plan = storage.plan
     assert plan.elements is not None
     kv, scales, recurrent, conv = plan.elements
+    if model is not None and not isinstance(model, str):
+        raise PlanError("model", model, "it must be text, or None")
     name = ("" if plan.spec is None else plan.spec.name) if model is None else model
     return {
         "format": _FORMAT,
@@ -69,19 +75,20 @@ def save_pages(
         metadata: text to find again in `PageFile.metadata`.
 
     Raises:
-        UnknownGroup, PlanError, LengthError: no such pages.
+        UnknownGroup, PlanError, LengthError: no such pages, or ``model`` or ``metadata`` that are
+            no text, or that begin as octavo's own entries do.
         OSError: the file cannot be written.
 
     Cost: O(bytes of the pages), held once more in host memory.
     """
-    indices = {group: storage.page_index(ids, group) for group, ids in pages.items()}
+    indices = {group: _index(storage, group, ids) for group, ids in pages.items()}
+    held = {} if metadata is None else _checked(metadata)
+    held |= {_OWN + key: value for key, value in fingerprint(storage, model).items()}
     tensors = {
         name: field.take_pages(_column(field, indices[group])).cpu()
         for name, group, field in _fields(storage)
         if group in indices
     }
-    own = {_OWN + key: value for key, value in fingerprint(storage, model).items()}
-    held = dict(metadata or {}) | own
     held[f"{_OWN}checksum"] = _checksum(tensors, held)
     _replace(Path(path), tensors, held)
 
@@ -122,6 +129,7 @@ class PageFile(NamedTuple):
         _verify(str(path), tensors, held)
         _compare(str(path), held, fingerprint(storage, model))
         counts = _counts(str(path), tensors, storage)
+        _check_scales(str(path), tensors)
         own = {key: value for key, value in held.items() if not key.startswith(_OWN)}
         return cls(str(path), tensors, counts, own)
 
@@ -135,17 +143,27 @@ class PageFile(NamedTuple):
             pages: as many pages of the storage; of states int[n, parts].
 
         Raises:
-            UnknownGroup, PlanError, LengthError: no such pages. Nothing has been written then.
+            UnknownGroup, PlanError, LengthError: no such pages, or one twice. Nothing has been
+                written then.
 
         Cost: O(bytes).
         """
-        index = storage.addresses.written(pages, group)
-        wanted = len(range(self.counts.get(group, 0))[rows])
-        check_int("pages", len(index.pages), wanted, wanted, f"as many as the file's of {group}")
+        index = self._targets(storage, group, rows, pages)
         for name, owner, field in _fields(storage):
             if owner == group:
                 content = self.tensors[name][rows].to(storage.device)
                 field.put_pages(_column(field, index), content)
+
+    def _targets(self, storage: Storage, group: str, rows: slice, pages: Ints) -> PageIndex:
+        """Where ``rows`` of a group go, checked. O(pages * log pages)."""
+        index = storage.addresses.written(_index(storage, group, pages), group)
+        wanted = len(range(self.counts.get(group, 0))[rows])
+        name = f"pages of {group}"
+        check_int(name, len(index.pages), wanted, wanted, "as many as in the file")
+        known, times = np.unique(pages, return_counts=True)
+        for page in known[times > 1][:1].tolist():
+            raise LengthError(f"{name} that are page {page}", int(times.max()), 0, 1)
+        return index
 
 
 def load_pages(
@@ -168,8 +186,8 @@ def load_pages(
 
     Raises:
         PageFileMismatch, PageFileError: as `PageFile.read`.
-        UnknownGroup, PlanError, LengthError: no such pages, or not as many as the file holds.
-            Nothing has been written then.
+        UnknownGroup, PlanError, LengthError: no such pages, one twice, or not as many as the file
+            holds. Nothing has been written then.
 
     Cost: O(bytes of the file).
     """
@@ -178,12 +196,31 @@ def load_pages(
         right = f"the file holds {', '.join(file.counts)}"
         raise LengthError("groups", sorted(pages), None, None, right)
     for group, ids in pages.items():
-        index = storage.addresses.written(ids, group)
-        count = file.counts[group]
-        check_int(f"pages of {group}", len(index.pages), count, count, "as many as in the file")
+        file._targets(storage, group, slice(None), ids)
     for group, ids in pages.items():
         file.write(storage, group, slice(None), ids)
     return file.metadata
+
+
+def _index(storage: Storage, group: str, pages: Ints) -> PageIndex:
+    """Page ids [k], of states [n, parts]."""
+    index, plan = storage.page_index(pages, group), storage.plan.groups[group]
+    axes = 2 if plan.lifetime.form == "state" else 1
+    check_int(f"axes of pages of {group}", index.pages.ndim, axes, axes)
+    if axes == 2:
+        check_int(f"parts of pages of {group}", index.pages.shape[1], plan.parts, plan.parts)
+    return index
+
+
+def _checked(metadata: object) -> dict[str, str]:
+    """The caller's metadata; PlanError where it is no text, or takes names of octavo's own."""
+    texts: dict[Any, Any] = dict(metadata) if isinstance(metadata, Mapping) else {None: None}
+    if not all(isinstance(text, str) for entry in texts.items() for text in entry):
+        raise PlanError("metadata", metadata, "it must map text to text")
+    for name in texts:
+        if name.startswith(_OWN):
+            raise PlanError("metadata", name, f"names that begin with {_OWN} are octavo's own")
+    return texts
 
 
 def _fields(storage: Storage) -> Iterator[tuple[str, str, Field]]:
@@ -212,15 +249,12 @@ def _replace(path: Path, tensors: Named, metadata: dict[str, str]) -> None:
     """Write a new file beside ``path`` and move it there."""
     from safetensors.torch import save_file  # here: storage itself needs torch alone
 
-    with NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-        beside = Path(file.name)
-    try:
-        save_file(dict(tensors), beside, metadata)
-        beside.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            beside.unlink()
-        raise
+    with TemporaryDirectory(dir=path.parent, prefix=".saving-") as apart:
+        whole, plain = Path(apart) / "pages", Path(apart) / "plain"
+        save_file(dict(tensors), whole, metadata)
+        plain.touch()  # safetensors lets the owner alone read; this one has the umask's mode
+        whole.chmod(S_IMODE(plain.stat().st_mode))
+        whole.replace(path)
 
 
 def _load(path: str) -> tuple[Named, dict[str, str]]:
@@ -263,6 +297,15 @@ def _counts(path: str, tensors: Named, storage: Storage) -> dict[str, int]:
     return counts
 
 
+def _check_scales(path: str, tensors: Named) -> None:
+    """Refuse scales that no numbers have; NaN would spread from them. O(scales)."""
+    for name, tensor in tensors.items():
+        if name.endswith("_scale") and not bool((tensor.isfinite() & (tensor >= 0)).all()):
+            raise PageFileError(path, f"{name} is negative or not finite somewhere")
+
+
 def _kind(pages: torch.Tensor) -> str:
     """Type and shape of one page, in words."""
+    if not pages.ndim:
+        return "a single number"
     return f"{list(pages.shape[1:])} of {str(pages.dtype).removeprefix('torch.')}"

@@ -13,9 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from octavo.cache import Cache
-from octavo.errors import LengthError, PageFileError, PlanError, UnsupportedModel
+from octavo.errors import (
+    IdentityError,
+    LengthError,
+    PageFileError,
+    PlanError,
+    TokenError,
+    UnsupportedModel,
+)
 from octavo.identity import Adapter, Extra, Media, Salt
-from octavo.plans import GroupPlan
+from octavo.plans import GroupPlan, Plan
 from octavo.sequences import Ints, Sequence, Tokens
 from octavo.storage.files import PageFile, save_pages
 from octavo.storage.store import Storage
@@ -110,8 +117,8 @@ def load_prefix(
         snapshot of a state, or its prefixes are off.
 
     Raises:
-        PageFileMismatch: of another model, dtype or geometry. PageFileError: damaged, or no file of
-            a prefix. Nothing has been written then.
+        PageFileMismatch: of another model, dtype or geometry. PageFileError: damaged, no file of a
+            prefix, or one that says what cannot be of its pages. Nothing has been written then.
         UnsupportedModel, PlanError: as `save_prefix`.
         OutOfPages, CapacityError, StepError: as `Cache.admit` and `Cache.extend`.
 
@@ -119,9 +126,12 @@ def load_prefix(
     """
     _check(cache, storage)
     file = PageFile.read(path, storage, model=model)
-    prefix = _read(file)
+    prefix = _read(file, storage.plan)
     prompt = [*prefix.tokens, _NEXT]
-    sequence = cache.admit(prompt, extra=prefix.extra, limit=len(prompt))
+    try:
+        sequence = cache.admit(prompt, extra=prefix.extra, limit=len(prompt))
+    except (TokenError, IdentityError) as error:
+        raise PageFileError(file.path, f"its prefix cannot be admitted: {error}") from None
     try:
         while sequence.computed < len(prefix.tokens):
             _fill(cache, storage, file, prefix, sequence)
@@ -181,8 +191,7 @@ def _held_by_windows(
             if pin.tokens < boundary * size:
                 return boundary - 1, held
             for (name, group), pages in zip(cache.plan.groups.items(), pin.pages, strict=True):
-                last = boundary * size - 1  # its position: seen by the next, or a sink
-                if group.lifetime.floor(last + 1) <= last or last < group.lifetime.sinks:
+                if _is_kept(group, boundary - 1, size):
                     held[name][boundary - 1] = int(pages[-1])
     return most, held
 
@@ -229,17 +238,49 @@ def _of_tokens(group: GroupPlan) -> bool:
     return group.lifetime.form == "tokens"
 
 
-def _read(file: PageFile) -> Prefix:
-    """What `save_prefix` said of the file.
+def _is_kept(group: GroupPlan, column: int, page_size: int) -> bool:
+    """Whether a prefix that ends with this column needs it: the next token sees it, or a sink."""
+    last = (column + 1) * page_size - 1
+    return group.lifetime.floor(last + 1) <= last or last < group.lifetime.sinks
+
+
+def _read(file: PageFile, plan: Plan) -> Prefix:
+    """What `save_prefix` said of the file, as it must be of such tokens and such a plan.
 
     Raises:
-        PageFileError: it said nothing.
+        PageFileError: it said nothing, or something else.
     """
     if "prefix" not in file.metadata:
         raise PageFileError(file.path, "it holds pages and no prefix")
-    about = json.loads(file.metadata["prefix"])
-    extra = tuple(_extra_in(*item) for item in about["extra"])
-    return Prefix(about["tokens"], extra, about["columns"])
+    try:
+        about = json.loads(file.metadata["prefix"])
+        extra = tuple(_extra_in(*item) for item in about["extra"])
+        tokens, columns = about["tokens"], about["columns"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        why = f"what it says of its prefix cannot be read: {type(error).__name__}: {error}"
+        raise PageFileError(file.path, why) from None
+    pages = _whole_pages(file, tokens, plan.page_size)
+    wanted = {
+        name: [column for column in range(pages) if _is_kept(group, column, plan.page_size)]
+        for name, group in plan.groups.items()
+        if _of_tokens(group)
+    }
+    counts = {name: len(wanted[name]) if name in wanted else 1 for name in plan.groups}
+    if columns != wanted or file.counts != counts:
+        why = f"it holds other pages than its {len(tokens)} tokens need"
+        raise PageFileError(file.path, why)
+    return Prefix(tokens, extra, wanted)
+
+
+def _whole_pages(file: PageFile, tokens: object, page_size: int) -> int:
+    """How many pages the tokens fill; PageFileError where they are none, or end within one."""
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise PageFileError(file.path, "the tokens of its prefix are no list of ints")
+    pages, rest = divmod(len(tokens), page_size)
+    if rest or not pages:
+        why = f"the {len(tokens)} tokens of its prefix are no whole pages of {page_size}"
+        raise PageFileError(file.path, why)
+    return pages
 
 
 def _extra_out(extra: Extra) -> tuple[str, dict[str, Any]]:
