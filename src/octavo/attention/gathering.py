@@ -59,7 +59,13 @@ class Source:
             self._factor = _checked(name, factor)
 
     def gather(self, tile: Tile) -> torch.Tensor:
-        """The rows a tile's queries see, [kv_heads, keys, dim]. O(kv_heads * keys * dim)."""
+        """The rows a tile's queries see, [n, kv_heads, keys, dim]. O(n * kv_heads * keys * dim)."""
+        rows = self._stored(tile)
+        if tile.beyond is not None:
+            rows[:, :, -tile.beyond.shape[2] :].masked_fill_(tile.beyond, 0)
+        return rows
+
+    def _stored(self, tile: Tile) -> torch.Tensor:
         rows = _gather(self._cache, tile, token_major=self._token_major)
         if self._kv_dtype is None:
             return rows
@@ -100,17 +106,19 @@ def _by_heads(cache: torch.Tensor, order: str) -> torch.Tensor:
 
 
 def _gather(cache: torch.Tensor, tile: Tile, *, token_major: bool) -> torch.Tensor:
-    """A tile's rows of [pages, kv_heads, page_size, dim], as [kv_heads, keys, dim]."""
+    """A tile's rows of [pages, kv_heads, page_size, dim], as [n, kv_heads, keys, dim]."""
     used = slice(tile.skip, tile.skip + tile.keys)
-    kv_heads, page_size, dim = cache.shape[1:]
+    count, (kv_heads, page_size, dim) = len(tile.pages), cache.shape[1:]
     if token_major:
-        pages = cache.transpose(1, 2).index_select(0, tile.pages).flatten(0, 1)
-        return pages[used].transpose(0, 1).contiguous()
+        pages = cache.transpose(1, 2).index_select(0, tile.pages.flatten())
+        tokens = pages.view(count, -1, kv_heads, dim)
+        return tokens[:, used].transpose(1, 2).contiguous()
     row = page_size * dim
     page_rows, ragged = divmod(cache.stride(0), row)
     if ragged or cache.stride()[1:] != (row, dim, 1):
-        pages = cache.index_select(0, tile.pages).transpose(0, 1)
-        return pages.reshape(kv_heads, -1, dim)[:, used]
+        pages = cache.index_select(0, tile.pages.flatten())
+        heads = pages.view(count, -1, kv_heads, page_size, dim).transpose(1, 2)
+        return heads.reshape(count, kv_heads, -1, dim)[:, :, used]
     rows = (cache.shape[0] - 1) * page_rows + kv_heads
     heads = cache.as_strided((rows, row), (row, 1)).index_select(0, tile.rows(kv_heads, page_rows))
-    return heads.view(kv_heads, -1, dim)[:, used]
+    return heads.view(count, kv_heads, -1, dim)[:, :, used]

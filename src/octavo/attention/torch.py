@@ -1,8 +1,9 @@
 """Paged attention with PyTorch operators, the same function as the oracle's on any torch device.
 
 Each tile of a step gathers its own pages, head by head, in one copy, and attends to exactly the
-keys its context covers. Head-major pages are gathered without a transposition and are the fast
-order on CPU. Does not know models; keys must have been written before.
+keys its context covers. Rows of one query and of similar, short contexts share a tile. Head-major
+pages are gathered without a transposition and are the fast order on CPU. Does not know models; keys
+must have been written before.
 """
 
 from typing import Any, Literal, NamedTuple, Unpack, overload
@@ -19,6 +20,11 @@ from octavo.table import Step
 
 prepare = TorchStep
 """What `paged_attention` takes instead of the step, made once for all layers of a group."""
+
+
+_SHORT = 96 * 2**10
+"""Bytes of keys up to which a row shares a tile with others: a longer one takes so long on a CPU
+that it gains nothing from company."""
 
 
 class Attended(NamedTuple):
@@ -123,7 +129,7 @@ def paged_attention(
         UnknownGroup: no such group.
 
     Cost: O(T * H * context * (k_dim + v_dim)); a window bounds the context. Beside the output it
-    holds one tile's keys and values.
+    holds the keys and values of one row, or of up to 16 with at most 1.5 MiB of keys.
     """
     page_size = key_cache.shape[check_order(key_cache, order, latent=value_cache is None)]
     if isinstance(step, Step):
@@ -165,8 +171,10 @@ def paged_attention(
     out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
     wide = torch.promote_types(query.dtype, torch.float32)
     lse = query.new_empty(sizes.tokens, sizes.heads, dtype=wide) if return_lse else None
-    for tile in step.tiles(Seen(causal, sizes.window, sizes.sink_tokens)):
-        part, found = query[tile.start : tile.stop], slice(tile.start, tile.stop)
+    token = sizes.kv_heads * sizes.k_dim * query.dtype.itemsize
+    seen = Seen(causal, sizes.window, sizes.sink_tokens)
+    for tile in step.tiles(seen, short=_SHORT // token):
+        part, found = query[tile.tokens], tile.tokens
         keys = key_source.gather(tile)
         values = keys if value_source is None else value_source.gather(tile)
         values = values[..., : sizes.v_dim]
@@ -174,7 +182,7 @@ def paged_attention(
             out[found] = _fused(part, keys, values, tile, factor)
             continue
         weighted, sums = _spelled_out(part, keys, values, tile, rule)
-        out[found] = weighted
+        out[found] = weighted.to(out.dtype)
         if lse is not None:
             lse[found] = sums
     return out if lse is None else Attended(out, lse)
@@ -192,18 +200,16 @@ def _fused(
     Heads of a group are never expanded in memory: a lone query takes them as its query rows (up to
     4 times faster in bf16 on CPU than enable_gqa), several see the same keys with stride 0.
     """
-    (count, heads, _), kv_heads = query.shape, keys.shape[0]
+    (count, heads, _), (rows, kv_heads) = query.shape, keys.shape[:2]
     groups = heads // kv_heads
-    if count == 1:
-        rows = query.reshape(1, kv_heads, groups, -1)
-        mask = tile.mask
-        found = scaled_dot_product_attention(rows, keys[None], values[None], mask, scale=scale)
-        return found.reshape(1, heads, -1)
-    rows = query.reshape(count, kv_heads, groups, -1).permute(1, 2, 0, 3)
+    if tile.count == 1:
+        lone = query.reshape(rows, kv_heads, groups, -1)
+        found = scaled_dot_product_attention(lone, keys, values, tile.mask, scale=scale)
+        return found.reshape(rows, heads, -1)
     found = scaled_dot_product_attention(
-        rows,
-        keys[:, None].expand(-1, groups, -1, -1),
-        values[:, None].expand(-1, groups, -1, -1),
+        query.reshape(count, kv_heads, groups, -1).permute(1, 2, 0, 3),
+        keys[0, :, None].expand(-1, groups, -1, -1),
+        values[0, :, None].expand(-1, groups, -1, -1),
         tile.mask,
         is_causal=tile.triangle,
         scale=scale,
@@ -219,31 +225,33 @@ def _spelled_out(
     rule: _Rule,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One tile in float32 or wider: weighted values [queries, H, v_dim] and lse [queries, H]."""
-    (count, heads, _), kv_heads = query.shape, keys.shape[0]
-    groups = heads // kv_heads
+    (count, heads, _), (rows, kv_heads) = query.shape, keys.shape[:2]
+    groups, each = heads // kv_heads, tile.count
     wide = torch.promote_types(query.dtype, torch.float32)
-    rows = query.to(wide).reshape(count, kv_heads, groups, -1).permute(1, 2, 0, 3)
-    scores = rows.flatten(1, 2) @ keys.to(wide).transpose(1, 2) * rule.scale
+    found = query.to(wide).reshape(rows, each, kv_heads, groups, -1).permute(0, 2, 3, 1, 4)
+    scores = found.flatten(2, 3) @ keys.to(wide).transpose(2, 3) * rule.scale
     if rule.softcap is not None:
         scores = torch.tanh(scores / rule.softcap) * rule.softcap
-    scores = scores.view(kv_heads, groups, count, tile.keys)
+    scores = scores.view(rows, kv_heads, groups, each, tile.keys)
     if tile.mask is not None or tile.triangle:
-        scores = scores.masked_fill(~_mask(tile, count), float("-inf"))
+        scores = scores.masked_fill(~_mask(tile).unsqueeze(2), float("-inf"))
     lse = _logsumexp(scores)
     total = lse
     if rule.sink_logits is not None:
         sinks = rule.sink_logits.to(wide).view(kv_heads, groups, 1)
         total = torch.logaddexp(lse, sinks)
     weights = torch.exp(scores - total.masked_fill(total.isneginf(), 0.0).unsqueeze(-1))
-    out = (weights.flatten(1, 2) @ values.to(wide)).view(kv_heads, groups, count, -1)
-    return out.permute(2, 0, 1, 3).reshape(count, heads, -1), lse.permute(2, 0, 1).flatten(1)
+    out = (weights.flatten(2, 3) @ values.to(wide)).view(*weights.shape[:-1], -1)
+    out = out.permute(0, 3, 1, 2, 4).reshape(count, heads, -1)
+    return out, lse.permute(0, 3, 1, 2).reshape(count, heads)
 
 
-def _mask(tile: Tile, count: int) -> torch.Tensor:
-    """A tile's mask with the triangle spelled out, bool[queries, keys]."""
+def _mask(tile: Tile) -> torch.Tensor:
+    """A tile's mask with the triangle spelled out, bool[n, 1, count, keys]."""
     if tile.mask is not None:
         return tile.mask
-    return torch.ones(count, tile.keys, dtype=torch.bool, device=tile.pages.device).tril()
+    shape = (1, 1, tile.count, tile.keys)
+    return torch.ones(shape, dtype=torch.bool, device=tile.pages.device).tril()
 
 
 def _logsumexp(scores: torch.Tensor) -> torch.Tensor:

@@ -122,18 +122,24 @@ def check_servable(model: Any, plan: Plan) -> None:
     if getattr(torch, plan.dtype.torch_name) != model.dtype:
         right = f"the model computes in {model.dtype}; plan with that dtype"
         raise PlanError("dtype", plan.dtype.name, right)
-    _check_rope(model.config.get_text_config(decoder=True), spec.name, plan)
+    config = model.config.get_text_config(decoder=True)
+    changes = length_bound_rope(config, plan.max_length or plan.tokens)
+    if changes is not None:
+        raise UnsupportedModel(spec.name, changes)
 
 
-def _check_rope(config: Any, name: str, plan: Plan) -> None:
-    """Position codes that depend on the longest row would make a row's result depend on others."""
+def length_bound_rope(config: Any, longest: int) -> str | None:
+    """Why position codes of rows up to ``longest`` tokens depend on the longest of a pass, or None.
+
+    Such codes would make a row's result depend on others. O(kinds of layers).
+    """
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = rope.values() if all(isinstance(v, dict) for v in rope.values()) else (rope,)
     for kind in kinds:
         native = kind.get("original_max_position_embeddings")
         if kind.get("rope_type") not in ("dynamic", "longrope"):
             continue
-        longest = plan.max_length or plan.tokens
         if native is None or longest > native:
             why = f"{kind['rope_type']} positions change with length beyond {native}"
-            raise UnsupportedModel(name, f"{why}; plan with max_length={native} or less")
+            return f"{why}; plan with max_length={native} or less"
+    return None

@@ -4,9 +4,11 @@ Knows transformers' calls and in which order they come; who is in which row is `
 bytes are `pages`'.
 """
 
+import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import RLock, get_ident
 from typing import Any
 
 import numpy as np
@@ -16,16 +18,37 @@ from transformers import Cache as HostCache
 from transformers.cache_utils import DummyLayer
 
 import octavo
-from octavo.errors import LengthError, RollbackUnsupported, UnsupportedModel
+from octavo.errors import LengthError, RollbackUnsupported, StepError, UnsupportedModel
+from octavo.integrations.transformers.arguments import (
+    check_prompt,
+    count_of,
+    ids_of,
+    in_order,
+    is_plain,
+    real_of,
+)
 from octavo.integrations.transformers.attention import NAME, attend, mask
 from octavo.integrations.transformers.hooks import Call, watch
 from octavo.integrations.transformers.layers import MixedLayer, StateLayer, TokenLayer
-from octavo.integrations.transformers.models import forgets, has_own_tokens, plan_for
+from octavo.integrations.transformers.models import forgets, plan_for, shares
 from octavo.integrations.transformers.pages import Component, Pages, StateTensors
-from octavo.integrations.transformers.rows import Pass, Rows
+from octavo.integrations.transformers.rows import OTHER_IDS, Pass, Rows
 from octavo.plans import Plan
-from octavo.spec import Attention, Latent
+from octavo.spec import Attention, Latent, check_int
 from octavo.storage import Storage
+
+
+def _alone(method: Callable[..., Any]) -> Any:
+    """Let one thread at a time in, and none between the passes of another's call."""
+
+    @functools.wraps(method)
+    def guarded(self: "OctavoCache", *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            if self._thread not in (None, get_ident()):
+                raise StepError("another thread began a call on this cache; reset() ends it")
+            return method(self, *args, **kwargs)
+
+    return guarded
 
 
 class OctavoCache(HostCache):  # type: ignore[misc]
@@ -33,7 +56,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     Made by `for_model`. One generate() after the other may use it: prompts that begin like
     earlier ones, or like each other, compute the rest alone. ``reset()`` lets the rows go and keeps
-    what can be found again; ``close()`` gives everything back.
+    what can be found again, ``forget()`` drops that too; ``close()`` stops following the model.
 
     Attributes:
         pages: the `octavo.Cache` that owns the pages; its ``stats()`` tell of use and hits.
@@ -44,12 +67,13 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     def __init__(self, model: Any, plan: Plan, pages: octavo.Cache, *, rollback: int) -> None:
         self.plan, self.pages, self._rollback = plan, pages, rollback
         self.storage = Storage(plan, model.device)
-        shares = plan.spec is not None and has_own_tokens(plan.spec)
-        self._rows = Rows(pages, shares=shares, resumes=not forgets(model))
+        self._rows = Rows(pages, shares=shares(model, plan), resumes=not forgets(model))
         self._tensors = Pages(self.storage)
         super().__init__(layers=_layers(plan, self._tensors, self._rows))
         self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
-        self._fresh = self._told = False
+        self._fresh = self._prompted = False
+        self._lock = RLock()
+        self._thread: int | None = None
         self._model = weakref.ref(model)
         self._unwatch = watch(model, self)
 
@@ -106,22 +130,24 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         show the others. Takes a tokenizer's output: ``cache.prompt(**inputs)``.
 
         Args:
-            input_ids: [B, T], the whole prompts.
+            input_ids: [B, T], the whole prompts; each may go on as several rows, as beams do.
             attention_mask: [B, T]; None: no padding.
 
         Returns:
             The cache itself.
 
         Raises:
-            LengthError: not of these shapes. CapacityError, NeverFits: as a generate() would.
+            LengthError: not of these shapes. TokenError: not ids.
+            CapacityError, NeverFits: as a generate() would.
+            StepError: another thread runs a pass.
 
         Cost: O(B T).
         """
-        ids = _ids(input_ids)
-        if ids is None:
-            raise LengthError("axes of input_ids", input_ids.ndim, 2, 2, "one id a token")
-        self._rows.prompt(ids, _real(attention_mask, *ids.shape))
-        self._told = True
+        check_prompt(input_ids, attention_mask)
+        ids = ids_of(input_ids)
+        with self._lock:
+            self._rows.prompt(ids, real_of(attention_mask, *ids.shape))
+            self._thread, self._prompted = get_ident(), True
         return self
 
     @contextmanager
@@ -145,14 +171,33 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             model.set_attn_implementation(own)
 
     def reset(self) -> None:
-        """Let all rows go; published pages stay, to be found by the next prompt. O(pages)."""
-        self._rows.release()
-        self._begin_call(fresh=False)
+        """Let all rows go; published pages stay, to be found by the next prompt. O(pages).
+
+        A pass that another thread runs fails. The cache can be used again, whatever failed before.
+        """
+        with self._lock:
+            self._rows.release()
+            self._rows.lost = self._prompted = False
+            self._begin_call(fresh=False)
+            self._thread = None
+
+    def forget(self) -> None:
+        """Let all rows go and drop every page: for a model whose weights have changed. O(pages).
+
+        Raises:
+            StepError: prefixes are pinned with ``pages.pin``.
+        """
+        self.reset()
+        self.pages.reset()
 
     def close(self) -> None:
         """Let all rows go and stop following the model. O(pages)."""
         self.reset()
         self._unwatch()
+
+    def __reduce_ex__(self, _protocol: object) -> Any:
+        why = "pages belong to one cache and model; for_model makes another, and rows are copied"
+        raise UnsupportedModel("copy of a cache", f"{why} with batch_repeat_interleave")
 
     # -- what generate() calls -----------------------------------------------------------------
 
@@ -163,10 +208,13 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     @_is_user_defined.setter
     def _is_user_defined(self, _value: bool) -> None:
-        self._begin_call(fresh=not self._told)
+        with self._lock:
+            self._rows.settle()
+            self._thread = get_ident()
+            self._begin_call(fresh=not self._prompted)
 
     def _begin_call(self, *, fresh: bool) -> None:
-        self._fresh, self._told, self._rows.waits = fresh, False, False
+        self._fresh, self._rows.waits = fresh, False
         for layer in self._states:
             layer.record_past = False
 
@@ -188,18 +236,36 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         del layer_idx
         return self.pages.max_length
 
+    @_alone
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Let row i go on as row ``beam_idx[i]``: pages are shared, none is copied. O(rows)."""
+        """Let row i go on as row ``beam_idx[i]``: pages are shared, none is copied. O(rows).
+
+        Raises:
+            LengthError: there is no such row.
+        """
         self._rows.select(beam_idx.cpu().numpy().astype(np.int64))
 
+    @_alone
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep the rows ``indices``, or those where it is True. O(rows)."""
-        rows = torch.arange(len(self._rows.sequences))[indices.cpu()]
-        self._rows.select(rows.numpy())
+        """Keep the rows ``indices``, or those where it is True. O(rows).
 
+        Raises:
+            LengthError: there is no such row, or none is left.
+        """
+        chosen, rows = indices.cpu().numpy(), len(self._rows.sequences)
+        if chosen.dtype == np.bool_:
+            check_int("rows that are chosen or not", chosen.size, rows, rows)
+            chosen = np.flatnonzero(chosen)
+        self._rows.select(chosen.astype(np.int64))
+
+    @_alone
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Let each row go on as ``repeats`` rows. O(rows)."""
-        rows = np.arange(len(self._rows.sequences)).repeat(repeats)
+        """Let each row go on as ``repeats`` rows. O(rows).
+
+        Raises:
+            LengthError: below 1, or there are no rows. CapacityError: too many rows.
+        """
+        rows = np.arange(len(self._rows.sequences)).repeat(check_int("repeats", repeats, 1))
         self._rows.select(rows)
 
     def activate_past_recording(self) -> None:
@@ -207,16 +273,15 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         super().activate_past_recording()
         self._rows.waits = True
 
+    @_alone
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the last ``-tokens_to_remove`` columns; 0: all drafts were right.
 
         Raises:
-            LengthError: a positive number, or more than there are.
+            LengthError: a positive number, none at all, or more than there are.
             RollbackUnsupported: windows or states do not reach so far back.
         """
-        if tokens_to_remove > 0:
-            raise LengthError("tokens_to_remove", tokens_to_remove, None, 0, "0 or negative")
-        count, now = -tokens_to_remove, self._rows.now
+        count, now = count_of(tokens_to_remove), self._rows.now
         if now is not None:
             cut = min(count, now.new)
             self._save_states(now, cut)
@@ -242,22 +307,34 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     # -- what the model's hooks call -----------------------------------------------------------
 
+    @_alone
     def before(self, call: Call) -> Call:
-        """Open a pass for what the model is given; what is there already is cut off it."""
-        ids, (batch, new) = _ids(call.ids) if call.plain else None, call.shape
-        total = call.total
-        whole = total in (None, new) if self._fresh else total == new > self._rows.length
-        if self._fresh and whole:
-            self._meet(call, ids, batch, new)
-        elif self._fresh and total is not None and total - new != self._rows.length:
-            why = f"columns before the {new} new ids: attention_mask says so"
-            self._fresh = False
-            raise LengthError("computed", self._rows.length, total - new, total - new, why)
-        self._fresh = False
-        start = self._rows.length if whole else 0
+        """Open a pass for what the model is given; what is there already is cut off it.
+
+        Raises:
+            LengthError: the mask or the positions tell of other columns than are there.
+            StepError: ids or positions other than `prompt` was told; see also `Rows.begin`.
+        """
+        self._rows.settle()
+        first, prompted = self._fresh, self._prompted
+        self._fresh = self._prompted = False
+        ids = ids_of(call.ids) if call.plain else None
+        start = self._start(call, ids, first=first, prompted=prompted)
+        self._rows.seat(call.shape[0], spread=prompted)
         if start:
-            call, ids = call.behind(start), None if ids is None else ids[:, start:]
-        real = _real(call.mask, batch, call.shape[1])
+            if ids is None or not self._rows.begins(ids, real_of(call.mask, *call.shape)):
+                raise StepError(OTHER_IDS)
+            call, ids = call.behind(start), ids[:, start:]
+        real = real_of(call.mask, *call.shape)
+        if not in_order(call, real, self._rows.real):
+            ids = None
+        if ids is None and prompted and self._rows.known:
+            why = "what prompt() was told has ids at positions 0, 1, ... of each row"
+            raise StepError(f"{why}: run those, with position_ids where there is padding")
+        self._open(call, ids, real)
+        return call
+
+    def _open(self, call: Call, ids: Any, real: Any) -> None:
         if call.paged:
             self._check_mask(call.mask, real)
         now = self._rows.begin(ids, real)
@@ -266,35 +343,59 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             self._tensors.copy(now.step.copies)
         for layer in self._states:
             layer.load(now)
-        return call
+
+    def _start(self, call: Call, ids: Any, *, first: bool, prompted: bool) -> int:
+        """Columns of the call that are computed already: those it shows again."""
+        new, had = call.shape[1], self._rows.length
+        total = call.total(counted=self._rows.known or not had)
+        if first and total in (None, new):
+            self._meet(call, ids)
+            return self._rows.length
+        if prompted and total == new > had:
+            return had
+        if total is not None and total - new != had:
+            why = f"columns before the {new} new ids: attention_mask or position_ids say so"
+            raise LengthError("computed", had, total - new, total - new, why)
+        return 0
 
     def _check_mask(self, mask: torch.Tensor | None, real: Any) -> None:
         """Refuse masks that octavo's attention, which counts tokens, would not honour."""
-        if mask is not None and mask.ndim != 2:
-            raise UnsupportedModel("attention mask", "octavo's attention takes masks of 2 axes")
+        past = self._rows.real
+        if not is_plain(mask, past):
+            why = "octavo's attention takes masks of 2 axes that hide padding alone"
+            raise UnsupportedModel("attention mask", why)
+        behind = ~real[:, -1] & (real.any(axis=1) | past.any(axis=1))
+        if behind.any():
+            why = "the model's answer is one to padding, which octavo's attention does not compute"
+            raise UnsupportedModel("padding on the right", f"{why}; pad on the left")
         if any(self.is_sliding) and (real[:, :-1] & ~real[:, 1:]).any():
             why = "octavo's attention takes windows with padding on the left only"
             raise UnsupportedModel("padding on the right", why)
 
-    def _meet(self, call: Call, ids: Any, batch: int, new: int) -> None:
+    def _meet(self, call: Call, ids: Any) -> None:
         """A call's first pass shows its prompt: see what of it is there."""
+        batch, new = call.shape
         known = new - max(0, call.wanted - 1)
-        real = _real(call.mask, batch, new)
+        real = real_of(call.mask, batch, new)
         unsaid = self._rows.waits and not call.wanted  # how many of the tokens are drafts
-        if ids is None or unsaid or not _in_order(call.others.get("position_ids"), real):
+        if ids is None or unsaid or not in_order(call, real, real[:, :0]):
             self._rows.prompt(None, real)
         else:
             self._rows.prompt(ids[:, :known], real[:, :known])
 
-    def after(self) -> None:
-        """The model has run: what it computed counts, unless `crop` is to come."""
-        now = self._rows.now
-        if now is None:
-            return
-        now.done = True
-        if not self._rows.waits:
-            self._save_states(now, 0)
-            self._rows.end()
+    def after(self, *, failed: bool) -> None:
+        """The model has run: what it computed counts, unless `crop` is to come, or it raised."""
+        with self._lock:
+            now = self._rows.now
+            if now is None or now.done or now.thread != get_ident():
+                return
+            if failed:
+                self._rows.settle()
+                return
+            now.done = True
+            if not self._rows.waits:
+                self._save_states(now, 0)
+                self._rows.end()
 
     def _save_states(self, now: Pass, cut: int) -> None:
         """States behind the pass, and the snapshots of it."""
@@ -330,27 +431,3 @@ def _layer(
     if states is not None:
         return StateLayer(states)
     return DummyLayer() if kind is None else TokenLayer(rows, kind, parts)
-
-
-def _ids(ids: torch.Tensor | None) -> Any:
-    """int64[B, T], or None where tokens are no single ids."""
-    if ids is None or ids.ndim != 2:
-        return None
-    return ids.detach().cpu().numpy().astype(np.int64)
-
-
-def _in_order(positions: torch.Tensor | None, real: Any) -> bool:
-    """Whether tokens have the positions 0, 1, ... of their row, so that ids say where they are."""
-    if positions is None:
-        return True
-    if positions.ndim != 2:
-        return False
-    order = (real.cumsum(axis=1) - 1)[real]
-    return bool(np.array_equal(np.broadcast_to(positions.cpu().numpy(), real.shape)[real], order))
-
-
-def _real(mask: torch.Tensor | None, batch: int, new: int) -> Any:
-    """bool[B, new], which of the last ``new`` columns are tokens."""
-    if mask is None or mask.ndim != 2:
-        return np.ones((batch, new), np.bool_)
-    return mask[:, mask.shape[1] - new :].cpu().numpy().astype(np.bool_)

@@ -26,7 +26,8 @@ class Call:
         embeds: [B, q, width]; None: ids are given.
         mask: [B, L] or of another form; None: there is no padding.
         others: further arguments with an entry a token.
-        plain: whether ids and positions say all: no pictures, sounds or kinds of tokens are given.
+        plain: whether ids and positions say all: no pictures, sounds or kinds of tokens are given,
+            and nothing is dropped at random.
         wanted: last positions whose logits are wanted; 0: all, or unknown.
         paged: whether the model attends by octavo's own attention.
     """
@@ -46,18 +47,21 @@ class Call:
         assert given is not None
         return given.shape[0], given.shape[1]
 
-    @property
-    def total(self) -> int | None:
+    def total(self, *, counted: bool) -> int | None:
         """Columns up to the last new one; None: it is not said.
 
-        generate() drops a mask without padding; then positions are columns.
+        Args:
+            counted: whether positions that follow on each other are columns where no mask is
+                given: generate() drops a mask without padding.
         """
-        if self.mask is not None and self.mask.ndim == 2:
+        if self.mask is not None and getattr(self.mask, "ndim", None) == 2:
             return self.mask.shape[1]
         positions = self.others.get("position_ids")
-        if positions is None or positions.ndim != 2:
+        if not counted or positions is None or positions.ndim != 2:
             return None
-        return int(positions[0, -1]) + 1
+        first = positions[0, 0]
+        told = torch.arange(positions.shape[1], device=first.device) + first
+        return int(told[-1]) + 1 if torch.equal(told, positions[0].long()) else None
 
     def behind(self, start: int) -> "Call":
         """The same without the first ``start`` new columns."""
@@ -75,8 +79,8 @@ class Follower(Protocol):
     def before(self, call: Call) -> Call:
         """The model is about to run; returns what it is to be given."""
 
-    def after(self) -> None:
-        """It has run."""
+    def after(self, *, failed: bool) -> None:
+        """It has run, or raised."""
 
 
 def watch(model: Any, cache: Follower) -> Callable[[], object]:
@@ -95,13 +99,13 @@ def watch(model: Any, cache: Follower) -> Callable[[], object]:
         call = _read(module, kwargs)
         return args, kwargs | _written(cache.before(call), kwargs)
 
-    def after(_module: Any, _args: Any, kwargs: dict[str, Any], _output: Any) -> None:
+    def after(_module: Any, _args: Any, kwargs: dict[str, Any], output: Any) -> None:
         cache = known()
         if cache is not None and _cache_of(kwargs) is cache:
-            cache.after()
+            cache.after(failed=output is None)  # torch gives none where the model raised
 
     first = model.register_forward_pre_hook(before, with_kwargs=True)
-    second = model.register_forward_hook(after, with_kwargs=True)
+    second = model.register_forward_hook(after, with_kwargs=True, always_call=True)
 
     def stop() -> None:
         first.remove()
@@ -132,9 +136,8 @@ def _read(module: Any, kwargs: dict[str, Any]) -> Call:
         embeds=embeds,
         mask=kwargs.get("attention_mask"),
         others=others,
-        plain=all(
-            name in _TEXT for name, value in kwargs.items() if isinstance(value, torch.Tensor)
-        ),
+        plain=not module.training
+        and all(name in _TEXT for name, value in kwargs.items() if isinstance(value, torch.Tensor)),
         wanted=wanted if isinstance(wanted, int) else 0,
         paged=config._attn_implementation == NAME,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
-from octavo.errors import PlanError, StepError
+from octavo.errors import PlanError
 from octavo.integrations.transformers.pages import Component, StateTensors
 from octavo.integrations.transformers.rows import Pass, Rows
 from octavo.spec import Attention, Latent
@@ -75,9 +75,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         Raises:
             StepError: no pass is open. PlanError: another dtype, device or shape than planned.
         """
-        now = self.rows.now
-        if now is None or now.done:
-            raise StepError("run the model that the cache was made for, not a part of it")
+        now = self.rows.open_pass()
         self._check(key_states, value_states, now)
         if isinstance(self.kind, Latent):
             row = self.parts["latent"]

@@ -6,7 +6,8 @@ Knows configs and plans; no tensors and no sequences.
 from typing import Any
 
 import octavo
-from octavo.errors import UnsupportedModel
+from octavo.engine.runner import length_bound_rope
+from octavo.errors import PlanError, UnsupportedModel
 from octavo.plans import Plan
 from octavo.spec import Attention, Latent, ModelSpec, Shared, State
 
@@ -46,6 +47,8 @@ def plan_for(model: Any, memory: int | str, **options: Any) -> Plan:
         PlanError: an option is out of range. BudgetTooSmall: not even one sequence fits.
         UnknownArchitecture, UnsupportedModel: see `read_model`.
     """
+    for name in options.keys() & {"dtype", "order"}:
+        raise PlanError(name, options[name], "leave it out: it follows from the model")
     spec, dtype = read_model(model), str(model.dtype).removeprefix("torch.")
     return octavo.plan(spec, memory, dtype=dtype, order="head", **options)
 
@@ -55,6 +58,12 @@ def forgets(model: Any) -> bool:
     return model.config.get_text_config(decoder=True).model_type in FORGETFUL
 
 
-def has_own_tokens(spec: ModelSpec) -> bool:
-    """Whether what the model reads are single ids: speech models read frames of several. O(1)."""
-    return spec.depth is None
+def shares(model: Any, plan: Plan) -> bool:
+    """Whether keys follow from the ids before them. O(1).
+
+    Not where speech models read frames of several ids, nor where position codes change with the
+    length of what is computed beside them.
+    """
+    config = model.config.get_text_config(decoder=True)
+    bound = length_bound_rope(config, plan.max_length or plan.tokens)
+    return plan.spec is not None and plan.spec.depth is None and bound is None

@@ -6,6 +6,7 @@ sequence until they differ; then they are forked. Knows ids and masks; no tensor
 """
 
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,16 @@ from numpy.typing import NDArray
 
 from octavo.cache import Cache
 from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
-from octavo.identity import Salt
 from octavo.sequences import Sequence
+from octavo.spec import check_int
 from octavo.table import Step
 
 Bools = NDArray[np.bool_]
 Index = NDArray[np.int64]
+
+NAMELESS = 2**30
+"""First of as many ids that stand for tokens nobody may find: beyond every vocabulary."""
+OTHER_IDS = "these are not the ids that prompt() was told; call it again with them"
 
 
 @dataclass(eq=False)
@@ -36,6 +41,7 @@ class Pass:
         page_size: tokens a page holds.
         work: what others compute of it once for all layers.
         done: whether the model has run.
+        thread: that runs it.
     """
 
     step: Step | None
@@ -48,6 +54,7 @@ class Pass:
     page_size: int
     work: dict[Any, Any] = field(default_factory=dict)
     done: bool = False
+    thread: int = field(default_factory=get_ident)
 
     @property
     def new(self) -> int:
@@ -74,6 +81,8 @@ class Rows:
         real: bool[B, length], columns that are tokens.
         now: the pass that is open.
         waits: whether a pass stays open behind the model, for `crop` to take drafts back.
+        known: whether the rows are found again by their ids.
+        lost: whether a pass that failed took the rows along, and none were begun since.
     """
 
     def __init__(self, cache: Cache, *, shares: bool, resumes: bool) -> None:
@@ -81,8 +90,8 @@ class Rows:
         self.sequences: list[Sequence | None] = []
         self.real: Bools = np.ones((0, 0), np.bool_)
         self.now: Pass | None = None
-        self.waits = False
-        self._known, self._salts = shares, 0
+        self.waits = self.lost = False
+        self.known, self._nameless = shares, 0
         self._stateful = any(g.lifetime.form == "state" for g in cache.plan.groups.values())
 
     @property
@@ -106,27 +115,35 @@ class Rows:
         Cost: O(B T).
         """
         self.settle()
-        if ids is not None and self._goes_on(ids, real):
+        self.lost = False
+        if ids is not None and self.length < ids.shape[1] and self.begins(ids, real):
+            self._forget_told()
             return
         self.release()
-        self._known = self.shares and ids is not None
+        self.known = self.shares and ids is not None
         try:
             self._admit(ids, real)
         except BaseException:
             self.release()
             raise
 
-    def _goes_on(self, ids: Index, real: Bools) -> bool:
-        """Whether ``ids`` begin with what the rows hold, column by column."""
+    def begins(self, ids: Index, real: Bools) -> bool:
+        """Whether ``ids`` begin with what the rows hold, column by column. O(B length)."""
         length = self.length
-        if not 0 < length < ids.shape[1] or len(self.sequences) != len(ids) or not self._known:
+        if not length or len(self.sequences) != len(ids) or not self.known:
             return False
         if not np.array_equal(self.real, real[:, :length]):
             return False
         return all(
-            seq is None or np.array_equal(seq.tokens()[: seq.computed], row[:length][had])
+            seq is None or np.array_equal(seq.tokens()[: had.sum()], row[:length][had])
             for seq, row, had in zip(self.sequences, ids, self.real, strict=True)
         )
+
+    def _forget_told(self) -> None:
+        """Ids that were told and not computed are not known any more."""
+        for sequence in {s for s in self.sequences if s is not None}:
+            if sequence.length > sequence.computed:
+                self.cache.truncate(sequence, sequence.computed)
 
     def _admit(self, ids: Index | None, real: Bools) -> None:
         self._check_room(len(real))
@@ -149,15 +166,16 @@ class Rows:
         return [made.get(ids.tobytes()) for ids in prompts]
 
     def _enter(self, ids: Index, *, reuse: bool) -> Sequence:
-        if self._known:
-            return self.cache.admit(ids, reuse=reuse)
-        self._salts += 1
-        return self.cache.admit(ids, reuse=False, extra=[Salt(f"private {self._salts}")])
+        return self.cache.admit(ids, reuse=reuse and self.known)
 
-    @staticmethod
-    def _ids(ids: Index | None, row: int, mask: Bools) -> Index:
+    def _ids(self, ids: Index | None, row: int, mask: Bools) -> Index:
+        """A row's new ids; where they tell nothing, ids that nobody else has."""
+        if ids is not None and self.known:
+            own: Index = ids[row][mask]
+            return own
         count = int(np.count_nonzero(mask))
-        return np.full(count, row, np.int64) if ids is None else ids[row][mask]
+        first, self._nameless = self._nameless, self._nameless + count
+        return NAMELESS + np.arange(first, first + count, dtype=np.int64) % NAMELESS
 
     @staticmethod
     def _start(sequence: Sequence | None, real: Bools) -> int:
@@ -173,37 +191,52 @@ class Rows:
 
     # -- passes --------------------------------------------------------------------------------
 
-    def begin(self, ids: Index | None, real: Bools) -> Pass:
-        """Open the pass that computes new columns.
+    def seat(self, count: int, *, spread: bool) -> None:
+        """Have rows for a batch of ``count``: those there are, or rows of nothing.
 
         Args:
-            ids: int64[B, q]; None: unknown.
+            spread: whether each row there is may go on as several.
+
+        Raises:
+            LengthError: another batch size than the rows have. CapacityError: too many rows.
+            StepError: the rows went with a pass that failed.
+
+        Cost: O(count).
+        """
+        if self.lost:
+            raise StepError("the last pass failed and took the rows along; reset() begins others")
+        if not self.length and all(sequence is None for sequence in self.sequences):
+            self._check_room(count)
+            self.known, self.sequences = self.shares, [None] * count
+            self.real = np.ones((count, 0), np.bool_)
+        had = len(self.sequences)
+        if spread and count > had and count % had == 0:
+            self.select(np.arange(had).repeat(count // had))
+        elif count != had:
+            why = "as many rows as the batch began with; reset() begins another"
+            raise LengthError("batch size", count, had, had, why)
+
+    def begin(self, ids: Index | None, real: Bools) -> Pass:
+        """Open the pass that computes new columns of the rows that are seated.
+
+        Args:
+            ids: int64[B, q]; None: they do not say what is computed, so that from here on nothing
+                of these rows is found again.
             real: bool[B, q], which of them are tokens.
 
         Raises:
-            LengthError: another batch size than the rows have.
             OutOfPages: too few pages; nothing was written, and the rows are empty.
-            StepError: ids other than those the prompt was said to have, or unknown ones where
-                the rows are to be found again by theirs.
+            StepError: ids other than those the prompt was said to have.
 
         Cost: O(B (length + q)).
         """
-        self.settle()
-        if not self.sequences:
-            self._check_room(len(real))
-            self._known = self.shares and ids is not None
-            self.sequences = [None] * len(real)
-            self.real = np.ones((len(real), 0), np.bool_)
-        if len(real) != len(self.sequences):
-            why = "as many rows as the batch began with; reset() begins another"
-            had = len(self.sequences)
-            raise LengthError("batch size", len(real), had, had, why)
-        if ids is None and self._known:
-            raise StepError("embeddings do not follow on rows of ids; reset() begins others")
         try:
+            if ids is None and self.known:
+                self._forget_told()
+                self.known = False
             self.now = self._open(ids, real)
         except BaseException:
-            self.release()
+            self._lose()
             raise
         return self.now
 
@@ -253,9 +286,9 @@ class Rows:
     def _tell(self, sequence: Sequence, start: int, new: Index) -> int:
         """Let ``sequence`` know its new ids from position ``start`` on; how many it computes."""
         known = sequence.length - start
-        told = sequence.tokens()[start:][: new.size] if known > 0 and self._known else new[:0]
+        told = sequence.tokens()[start:][: new.size] if known > 0 and self.known else new[:0]
         if not np.array_equal(told, new[: told.size]):
-            raise StepError("these are not the ids that prompt() was told; call it again with them")
+            raise StepError(OTHER_IDS)
         if known < new.size:
             self.cache.learn(sequence, new[known:])
         end = start + new.size
@@ -289,11 +322,36 @@ class Rows:
             self.cache.truncate(sequence, sequence.computed)
 
     def settle(self) -> None:
-        """Close a pass that still waits for `crop`; one whose model failed takes the rows along."""
+        """Close a pass that still waits for `crop`; one whose model failed takes the rows along.
+
+        Raises:
+            StepError: another thread runs it.
+        """
         if self.now is not None and self.now.done:
             self.end()
         elif self.now is not None:
-            self.release()
+            if self.now.thread != get_ident():
+                raise StepError(
+                    "another thread runs a pass on this cache, which serves one at a time"
+                )
+            self._lose()
+
+    def open_pass(self) -> Pass:
+        """The pass this thread runs.
+
+        Raises:
+            StepError: there is none.
+        """
+        if self.now is None or self.now.done or self.now.thread != get_ident():
+            raise StepError(
+                "no pass is open: run the whole model that the cache was made for; a closed cache "
+                "serves none, and reset() within a pass ends it"
+            )
+        return self.now
+
+    def _lose(self) -> None:
+        self.release()
+        self.lost = True
 
     # -- what generate() does to rows ----------------------------------------------------------
 
@@ -324,10 +382,13 @@ class Rows:
         """Let row i be what row ``index[i]`` was: beams, copies, or fewer rows. O(rows).
 
         Raises:
-            CapacityError: more rows than ``max_sequences``.
+            CapacityError: more rows than ``max_sequences``. LengthError: none, or one not there.
         """
         self.settle()
         self._check_room(index.size)
+        check_int("rows to go on with", index.size, 1)
+        for at in index.tolist():
+            check_int("row", at, 0, len(self.sequences) - 1)
         chosen = [self.sequences[at] for at in index.tolist()]
         for sequence in {s for s in self.sequences if s is not None} - set(chosen):
             self.cache.release(sequence)
@@ -335,8 +396,8 @@ class Rows:
 
     def release(self) -> None:
         """Let all rows go; pages that are published stay to be found again. O(pages)."""
-        if self.now is not None and self.now.step is not None:
-            self.cache.abort(self.now.step)
+        for step in reversed(list(self.cache._open)):  # none but this pass's, unless it was cut off
+            self.cache.abort(step)
         for sequence in {s for s in self.sequences if s is not None}:
             self.cache.release(sequence)
         self.sequences, self.now = [], None
