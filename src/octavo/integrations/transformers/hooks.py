@@ -90,19 +90,20 @@ def watch(model: Any, cache: Follower) -> Callable[[], object]:
     """
     known = weakref.ref(cache)
 
-    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    # torch leaves kwargs out while another thread is adding or removing the hook: not our pass
+    def before(module: Any, args: Any, kwargs: dict[str, Any] | None = None) -> Any:
         cache = known()
-        if cache is None or _cache_of(kwargs) is not cache:
+        if cache is None or kwargs is None or _cache_of(kwargs) is not cache:
             return None
         if args:
             args, kwargs = args[1:], kwargs | {"input_ids": args[0]}
         call = _read(module, kwargs)
         return args, kwargs | _written(cache.before(call), kwargs)
 
-    def after(_module: Any, _args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def after(_module: Any, _args: Any, *told: Any) -> None:
         cache = known()
-        if cache is not None and _cache_of(kwargs) is cache:
-            cache.after(failed=output is None)  # torch gives none where the model raised
+        if cache is not None and len(told) == 2 and _cache_of(told[0]) is cache:
+            cache.after(failed=told[1] is None)  # torch gives none where the model raised
 
     first = model.register_forward_pre_hook(before, with_kwargs=True)
     second = model.register_forward_hook(after, with_kwargs=True, always_call=True)
