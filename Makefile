@@ -26,7 +26,7 @@ demo: pull  ## set up, fetch the model once and let it answer two prompts
 	@$(BIN)/python examples/demo.py
 
 test: $(DEV) pull  ## all tests but those of the documentation
-	@$(BIN)/python -m pytest --ignore=tests/docs
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/docs --numprocesses=auto --dist=worksteal
 
 lint: $(DEV)  ## ruff: rules and format, the examples in README and docs too
 	@$(BIN)/ruff check

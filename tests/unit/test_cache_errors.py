@@ -157,7 +157,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "message"), MESSAGES, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(("verb", "message"), MESSAGES, ids=[said[:40] for _, said in MESSAGES])
 def test_messages_say_what_is_wrong_and_what_is_right(verb, message):
     """The text names the field, its value and the way out."""
     busy = Busy()

@@ -6,14 +6,14 @@ computes, `building` compiles it; this module checks, and passes addresses.
 """
 
 import ctypes
-from typing import Any, Literal, Unpack, overload
+from typing import Any
 
 import torch
 
 from octavo.attention import building
-from octavo.attention.arguments import Options, check_arguments, check_order
+from octavo.attention.arguments import check_arguments, check_order
 from octavo.attention.rows import Rows
-from octavo.attention.torch import Attended
+from octavo.attention.signature import Attended, one_signature
 from octavo.errors import PlanError, StepError, UnsupportedModel
 from octavo.spec import check_int
 from octavo.table import Step
@@ -92,30 +92,7 @@ prepare = CpuStep
 """What `paged_attention` takes instead of the step, made once for all layers of a group."""
 
 
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | CpuStep,
-    *,
-    return_lse: Literal[True],
-    **options: Unpack[Options],
-) -> Attended: ...
-
-
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | CpuStep,
-    *,
-    return_lse: Literal[False] = ...,
-    **options: Unpack[Options],
-) -> torch.Tensor: ...
-
-
+@one_signature
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,

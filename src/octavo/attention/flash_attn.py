@@ -5,7 +5,7 @@ both in one call, and says what that kernel cannot do. It reads pages where they
 of a multiple of 256 tokens.
 """
 
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from octavo.attention.calls import (
     with_sinks,
 )
 from octavo.attention.rows import Rows
-from octavo.attention.torch import Attended
+from octavo.attention.signature import Attended, one_signature
 from octavo.errors import PlanError
 from octavo.table import Step
 
@@ -82,30 +82,7 @@ prepare = FlashStep
 """What `paged_attention` takes instead of the step, made once for all layers of a group."""
 
 
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | FlashStep,
-    *,
-    return_lse: Literal[True],
-    **options: Unpack[Options],
-) -> Attended: ...
-
-
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | FlashStep,
-    *,
-    return_lse: Literal[False] = ...,
-    **options: Unpack[Options],
-) -> torch.Tensor: ...
-
-
+@one_signature
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,

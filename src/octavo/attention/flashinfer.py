@@ -5,7 +5,7 @@ they lie, in either order. A wrapper plans a step once for all layers that atten
 """
 
 from functools import cache
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from octavo.attention.calls import (
     with_sinks,
 )
 from octavo.attention.rows import Rows
-from octavo.attention.torch import Attended
+from octavo.attention.signature import Attended, one_signature
 from octavo.errors import PlanError
 from octavo.table import Step
 
@@ -84,30 +84,7 @@ prepare = FlashinferStep
 """What `paged_attention` takes instead of the step, made once for all layers of a group."""
 
 
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | FlashinferStep,
-    *,
-    return_lse: Literal[True],
-    **options: Unpack[Options],
-) -> Attended: ...
-
-
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | FlashinferStep,
-    *,
-    return_lse: Literal[False] = ...,
-    **options: Unpack[Options],
-) -> torch.Tensor: ...
-
-
+@one_signature
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,

@@ -11,7 +11,7 @@ On CUDA it is compiled into one kernel. Elsewhere it runs as it is and holds all
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -21,8 +21,8 @@ from torch.nn.attention import flex_attention as flex
 from octavo.attention.arguments import Options
 from octavo.attention.calls import Asked, check_call, page_size_of, with_sinks
 from octavo.attention.rows import Rows
+from octavo.attention.signature import Attended, one_signature
 from octavo.attention.tiles import Seen
-from octavo.attention.torch import Attended
 from octavo.errors import PlanError
 from octavo.table import Step
 
@@ -185,30 +185,7 @@ def _in_order(pages: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.i
     return distinct[order].astype(np.int64), rank[where].reshape(-1)
 
 
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | FlexStep,
-    *,
-    return_lse: Literal[True],
-    **options: Unpack[Options],
-) -> Attended: ...
-
-
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | FlexStep,
-    *,
-    return_lse: Literal[False] = ...,
-    **options: Unpack[Options],
-) -> torch.Tensor: ...
-
-
+@one_signature
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,

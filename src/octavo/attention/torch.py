@@ -6,13 +6,14 @@ pages are gathered without a transposition and are the fast order on CPU. Does n
 must have been written before.
 """
 
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from octavo.attention.arguments import Options, check_arguments, check_order
+from octavo.attention.arguments import check_arguments, check_order
 from octavo.attention.gathering import Source
+from octavo.attention.signature import Attended, one_signature
 from octavo.attention.tiles import Seen, Tile, TorchStep
 from octavo.errors import PlanError
 from octavo.spec import check_int
@@ -27,19 +28,6 @@ _SHORT = 96 * 2**10
 that it gains nothing from company."""
 
 
-class Attended(NamedTuple):
-    """What attention gives.
-
-    Attributes:
-        out: [T, H, v_dim] in the query's dtype.
-        lse: float32[T, H] (float64 for a float64 query), log of the sum of exp(score) over the keys
-            a query sees, without the sink logit.
-    """
-
-    out: torch.Tensor
-    lse: torch.Tensor
-
-
 class _Rule(NamedTuple):
     """How scores become weights."""
 
@@ -49,30 +37,7 @@ class _Rule(NamedTuple):
     lse: bool
 
 
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | TorchStep,
-    *,
-    return_lse: Literal[True],
-    **options: Unpack[Options],
-) -> Attended: ...
-
-
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | TorchStep,
-    *,
-    return_lse: Literal[False] = ...,
-    **options: Unpack[Options],
-) -> torch.Tensor: ...
-
-
+@one_signature
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,

@@ -9,7 +9,7 @@ With ``TRITON_INTERPRET=1`` in the environment before Triton is imported, the sa
 CPU, slowly: that is how they are tested without a GPU.
 """
 
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ import triton.language as tl
 from octavo.attention.arguments import Options
 from octavo.attention.calls import Asked, check_call, page_size_of, refuse, strides
 from octavo.attention.rows import Rows
-from octavo.attention.torch import Attended
+from octavo.attention.signature import Attended, one_signature
 from octavo.errors import PlanError
 from octavo.table import Step
 
@@ -97,30 +97,7 @@ prepare = TritonStep
 """What `paged_attention` takes instead of the step, made once for all layers of a group."""
 
 
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | TritonStep,
-    *,
-    return_lse: Literal[True],
-    **options: Unpack[Options],
-) -> Attended: ...
-
-
-@overload
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | TritonStep,
-    *,
-    return_lse: Literal[False] = ...,
-    **options: Unpack[Options],
-) -> torch.Tensor: ...
-
-
+@one_signature
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,
