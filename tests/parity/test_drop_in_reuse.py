@@ -1,5 +1,7 @@
 """OctavoCache between calls: prefixes found again, octavo's own attention, and speech."""
 
+from functools import partial
+
 import pytest
 import torch
 import transformers
@@ -235,3 +237,25 @@ def test_speech_frames_are_those_of_transformers_own_cache(speech, rows):
     assert torch.equal(found[0], found[2])
     cache.pages.check()
     cache.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_codebooks_are_those_of_transformers_own_cache(speech, monkeypatch):
+    """CSM's decoder in depth on pages of its own: each frame begins anew and shares nothing."""
+    cache, depth = cache_for(speech), cache_for(speech.depth_decoder)
+    ids = ids_of(2, 11)
+    options = {
+        "attention_mask": torch.ones_like(ids),
+        "max_new_tokens": 6,
+        "do_sample": False,
+        "depth_decoder_do_sample": False,
+    }
+    expected = speech.generate(input_ids=ids, **options)
+    with_pages = partial(speech.depth_decoder.generate, cache=depth)
+    monkeypatch.setattr(speech.depth_decoder, "generate", with_pages)
+    assert torch.equal(expected, speech.generate(input_ids=ids, cache=cache, **options))
+    assert (0, 12 * 2) == (depth.pages.stats().cached_tokens, depth.pages.stats().prompt_tokens)
+    depth.reset()
+    assert depth.pages.stats().live == 0
+    cache.close()
+    depth.close()

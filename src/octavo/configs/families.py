@@ -373,7 +373,10 @@ _ENCODER_DECODER = {
     "whisper": _bart(4, 384, 6, 448)._replace(read=encdec.whisper),
 }
 
-_SPEECH = {"csm": row(speech.csm, (16, 2048, 32, 8, None, 2048))}
+_SPEECH = {
+    "csm": row(speech.csm, (16, 2048, 32, 8, None, 2048)),
+    "csm_depth_decoder_model": row(dense.full, (4, 1024, 8, 2, None, 33)),
+}
 
 REMOTE = {
     # baichuan-inc/Baichuan2 configuration_baichuan.py: two sizes under one name, heads not shared
