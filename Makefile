@@ -26,7 +26,7 @@ demo: pull  ## set up, fetch the model once and let it answer two prompts
 	@$(BIN)/python examples/demo.py
 
 test: $(DEV) pull  ## all tests but those of the documentation
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/docs --numprocesses=auto --dist=worksteal
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/docs --numprocesses=auto --dist=loadfile
 
 lint: $(DEV)  ## ruff: rules and format, the examples in README and docs too
 	@$(BIN)/ruff check
@@ -36,7 +36,7 @@ types: $(DEV)  ## mypy --strict on the library
 	@$(BIN)/mypy
 
 docs: $(DEV) pull  ## run every example of README and docs, check that the quoted help texts are current
-	@$(BIN)/python -m pytest tests/docs
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/docs --numprocesses=auto
 
 bench: $(DEV) pull  ## run the benchmarks and print their results
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
