@@ -4,7 +4,6 @@ Knows shapes, dtypes and devices; computes nothing.
 """
 
 from collections.abc import Sequence
-from math import sqrt
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -32,10 +31,6 @@ class Asked(NamedTuple):
     key_scale: Any = None
     value_scale: Any = None
     kv_dtype: str | None = None
-
-    def factor(self, k_dim: int) -> float:
-        """What scores are multiplied by."""
-        return 1 / sqrt(k_dim) if self.scale is None else self.scale
 
 
 def page_size_of(key_cache: torch.Tensor, asked: Asked, *, latent: bool) -> int:

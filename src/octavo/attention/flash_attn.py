@@ -139,10 +139,10 @@ def paged_attention(
         query,
         key_cache,
         value_cache,
-        softmax_scale=asked.factor(sizes.k_dim),
+        softmax_scale=sizes.scale,
         causal=asked.causal,
         window_size=(left, 0 if asked.causal and left >= 0 else -1),
-        softcap=asked.softcap or 0.0,
+        softcap=sizes.softcap or 0.0,
         return_attn_probs=return_lse or asked.sink_logits is not None,
         **step.arguments,
     )

@@ -175,7 +175,7 @@ class _Layer(NamedTuple):
         """The layer of a call."""
         return cls(
             *(sizes.heads, sizes.kv_heads, sizes.k_dim, asked.order, query.dtype),
-            *(asked.factor(sizes.k_dim), asked.causal, asked.window, asked.softcap, decode),
+            *(sizes.scale, asked.causal, asked.window, sizes.softcap, decode),
         )
 
     def options(self) -> dict[str, Any]:

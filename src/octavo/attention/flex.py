@@ -241,9 +241,9 @@ def paged_attention(
             values = _gathered(value_cache, picture, asked.order)
         found, aux = _kernel(query.device.type)(
             *(query.transpose(0, 1)[None], keys[None], values[None]),
-            score_mod=_capped(asked.softcap),
+            score_mod=_capped(sizes.softcap),
             block_mask=picture.mask,
-            scale=asked.factor(sizes.k_dim),
+            scale=sizes.scale,
             enable_gqa=True,
             return_aux=flex.AuxRequest(lse=sums),
         )

@@ -163,10 +163,10 @@ def paged_attention(
         *strides(key_cache, asked.order),
         *strides(values, asked.order),
         *(sizes.tokens, sizes.heads, sizes.heads // sizes.kv_heads, sizes.page_size),
-        *(sizes.k_dim, sizes.v_dim, asked.factor(sizes.k_dim), asked.softcap or 0.0),
+        *(sizes.k_dim, sizes.v_dim, sizes.scale, sizes.softcap or 0.0),
         *(min(asked.window or _FAR, _FAR), min(asked.sink_tokens, _FAR)),
         causal=asked.causal,
-        capped=asked.softcap is not None,
+        capped=sizes.softcap is not None,
         **blocks._asdict(),
         num_stages=2,
     )
