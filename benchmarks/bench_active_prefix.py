@@ -21,7 +21,7 @@ import torch
 from machine import machine_line
 from small_decoder import HEAD_DIM, KV_HEADS, LAYERS, VOCAB, Decoder, FullCache
 
-from octavo.attention.active import ActivePrefixCache
+from octavo.active_prefix.cache import ActivePrefixCache
 
 PROMPT, CAPACITY, SMALL, BUCKET = 234, 32_768, 1_024, 256
 BOUND = 1.05

@@ -28,7 +28,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from octavo.attention import cpu
 from octavo.attention import torch as gathered
-from octavo.table import GroupView, Step
+from octavo.cache.step import GroupView, Step
 
 HEADS = ((9, 3, 64), (32, 8, 128))
 LENGTHS = ((1, 128), (1, 1024), (1, 8192), (1, 16384), (16, 128), (16, 1024), (64, 1024), (4, 4096))

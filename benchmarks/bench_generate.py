@@ -18,7 +18,7 @@ import torch
 from machine import machine_line
 from transformers import DynamicCache, StaticCache
 
-from octavo.engine.loading import load
+from octavo.checkpoints.loading import load
 from octavo.integrations.transformers import OctavoCache
 
 PROMPT, SHARED, NEW, CAPACITY = 128, 112, 16, 2048

@@ -14,8 +14,8 @@ import torch
 from machine import machine_line
 
 import octavo
+from octavo.checkpoints.loading import LoadedModel, load
 from octavo.engine import Engine, SamplingParams
-from octavo.engine.loading import LoadedModel, load
 
 CONTEXT = 300
 POOLS = (512, 32_768)
@@ -24,7 +24,7 @@ BOUND = 1.05
 
 def start(loaded: LoadedModel, tokens: int, rounds: int, dtype: str) -> Engine:
     """An engine with a pool of ``tokens`` and one sequence of CONTEXT tokens that is decoding."""
-    width = octavo.dtypes.dtype(dtype).bytes
+    width = octavo.model.dtypes.dtype(dtype).bytes
     row = sum(layer.elements_per_token for layer in loaded.spec.layers) * width
     plan = octavo.plan(loaded.spec, (tokens + 16) * row, dtype=dtype, order="head")
     assert plan.tokens == tokens, plan.tokens

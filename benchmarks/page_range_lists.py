@@ -1,4 +1,4 @@
-"""Slot mapping as lists of Python ints: what `octavo.table.slot_mapping` is measured against."""
+"""Slot mapping as lists of Python ints: what octavo's own is measured against."""
 
 import numpy as np
 from numpy.typing import NDArray

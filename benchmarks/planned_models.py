@@ -1,6 +1,6 @@
 """Models the planner's benchmarks are about, by hand: what their published configs say."""
 
-from octavo.spec import Attention, Latent, Layer, ModelSpec, State
+from octavo.model.spec import Attention, Latent, Layer, ModelSpec, State
 
 FULL = Attention(8, 128, 128)
 

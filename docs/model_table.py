@@ -8,12 +8,12 @@ from math import prod
 from pathlib import Path
 
 from octavo import Attention, Cross, Latent, ModelSpec, State
-from octavo.configs import FAMILIES
-from octavo.configs.families import REMOTE, Family
-from octavo.configs.fields import Fields
-from octavo.configs.nested import ENCODERS, WRAPPERS
 from octavo.errors import ConfigError
-from octavo.spec import LayerKind
+from octavo.model.configs import FAMILIES
+from octavo.model.configs.families import REMOTE, Family
+from octavo.model.configs.fields import Fields
+from octavo.model.configs.nested import ENCODERS, WRAPPERS
+from octavo.model.spec import LayerKind
 
 PAGE = Path(__file__).with_name("models.md")
 CONFIGS = PAGE.parents[1] / "tests/cases/data/configs"

@@ -11,9 +11,9 @@ import warnings
 import transformers
 
 import octavo
+from octavo.checkpoints.loading import LoadedModel, load
+from octavo.checkpoints.text import Detokenizer, encode_chat
 from octavo.engine import Engine, Request, SamplingParams
-from octavo.engine.loading import LoadedModel, load
-from octavo.engine.text import Detokenizer, encode_chat
 
 MODEL = "smollm2-135m"
 MEMORY = "64MiB"

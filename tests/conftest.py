@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from octavo.table import GroupView, Step, slot_mapping
+from octavo.cache.step import GroupView, Step, slot_mapping
 
 # In CI the examples are the same every time; elsewhere each run looks at new ones.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)

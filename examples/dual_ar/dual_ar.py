@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
-from octavo.attention.active import ActivePrefixCache
+from octavo.active_prefix.cache import ActivePrefixCache
 from octavo.attention.onepass import Prefix
 
 TEXT, CODES, CODEBOOKS = 64, 32, 4

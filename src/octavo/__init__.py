@@ -9,10 +9,14 @@ imported, and PyTorch with it, when it is asked for.
 import importlib
 import typing
 
-from octavo.admission import Explanation, Match
-from octavo.batch import Batch
-from octavo.cache import Cache
-from octavo.committing import Committed
+from octavo.cache.admission import Explanation, Match
+from octavo.cache.batch import Batch
+from octavo.cache.cache import Cache
+from octavo.cache.committing import Committed
+from octavo.cache.identity import Adapter, CrossInput, Media, Salt
+from octavo.cache.reports import Fit, Pin, Stats
+from octavo.cache.sequence import Sequence
+from octavo.cache.step import Copies, CrossView, Delta, GroupView, StateView, Step
 from octavo.errors import (
     BudgetTooSmall,
     CapacityError,
@@ -41,12 +45,8 @@ from octavo.errors import (
     UnknownSequence,
     UnsupportedModel,
 )
-from octavo.identity import Adapter, CrossInput, Media, Salt
-from octavo.planning import Plan, plan
-from octavo.reports import Fit, Pin, Stats
-from octavo.sequences import Sequence
-from octavo.spec import Attention, Cross, Latent, ModelSpec, Shared, State
-from octavo.table import Copies, CrossView, Delta, GroupView, StateView, Step
+from octavo.model.spec import Attention, Cross, Latent, ModelSpec, Shared, State
+from octavo.planner.request import Plan, plan
 
 __version__ = "0.1.0"
 
@@ -106,7 +106,7 @@ __all__ = [
     "plan",
 ]
 
-_ON_USE = {"ActivePrefixCache": "octavo.attention.active"}  # these need more than NumPy
+_ON_USE = {"ActivePrefixCache": "octavo.active_prefix.cache"}  # these need more than NumPy
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -23,8 +23,8 @@ from octavo import (
     PlanError,
     UnknownSequence,
 )
-from octavo.pages import PagePool
-from octavo.table import slot_mapping
+from octavo.cache.pages import PagePool
+from octavo.cache.step import slot_mapping
 
 DATA = Path(__file__).parent / "data"
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from octavo import Attention, Cross, Latent, ModelSpec, State
-from octavo.configs import read_spec
+from octavo.model.configs import read_spec
 
 DATA = Path(__file__).parent / "data" / "configs"
 EXPECTED = yaml.safe_load((DATA / "expected.yaml").read_text(encoding="utf-8"))

@@ -9,8 +9,8 @@ import yaml
 
 import octavo
 from octavo import Cache, ModelSpec
-from octavo.lifetimes import group_name
-from octavo.planning import memory_for
+from octavo.model.lifetimes import group_name
+from octavo.planner.request import memory_for
 
 DATA = Path(__file__).parent / "data"
 FIGURES = yaml.safe_load((DATA / "configs/expected.yaml").read_text(encoding="utf-8"))

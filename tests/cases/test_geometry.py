@@ -7,7 +7,7 @@ import pytest
 
 import octavo
 from octavo import Attention, BudgetTooSmall, LengthError, ModelSpec, PlanError
-from octavo.geometry import Geometry, Part, Row, fit_geometry, plan_components, plan_slab
+from octavo.planner.geometry import Geometry, Part, Row, fit_geometry, plan_components, plan_slab
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

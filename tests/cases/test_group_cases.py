@@ -14,9 +14,9 @@ from octavo import (
     Salt,
     State,
 )
-from octavo.identity import NO_EXTRAS
-from octavo.lifetimes import Window
-from octavo.matching import page_keys
+from octavo.cache.identity import NO_EXTRAS
+from octavo.cache.matching import page_keys
+from octavo.model.lifetimes import Window
 from octavo.testing import ModelStore, Shape, Text
 
 FULL, STATE = Attention(1, 1, 1), State(1)
@@ -127,7 +127,7 @@ def test_c01_names_do_not_rest_on_hash():
 
 def test_c02_a_constant_digest_changes_no_hit(monkeypatch):
     """Even if all digests were equal, [3, 4] does not hit what [1, 2] computed."""
-    monkeypatch.setattr("octavo.prefix.page_digest", lambda *_: b"same")
+    monkeypatch.setattr("octavo.cache.prefix.page_digest", lambda *_: b"same")
     cache = pool(4, 2, on_event=lambda event: None)
     finished(cache, [1, 2])
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from octavo import Cache, CapacityError, LengthError, Plan
+from octavo.cache.step import slot_mapping
 from octavo.index import (
     check_offsets,
     dense,
@@ -14,7 +15,6 @@ from octavo.index import (
     tensorrt,
     vllm,
 )
-from octavo.table import slot_mapping
 
 
 def stepped(page_size, *lengths, usable=40, counts=None):

@@ -7,9 +7,9 @@ import pytest
 
 import octavo
 from octavo import Attention, Cache, ConfigError, ModelSpec, OutOfPages, Plan, PlanError
-from octavo.geometry import Part, Row, fit_geometry
-from octavo.parallel import rank_heads
-from octavo.spec import Latent, Shared, State
+from octavo.model.spec import Latent, Shared, State
+from octavo.planner.geometry import Part, Row, fit_geometry
+from octavo.planner.sharding import rank_heads
 
 GIB = 2**30
 

@@ -8,8 +8,8 @@ import yaml
 
 import octavo
 from octavo import Attention, BudgetTooSmall, ModelSpec, Plan
-from octavo.geometry import Part, Row, fit_geometry
-from octavo.spec import Latent, State
+from octavo.model.spec import Latent, State
+from octavo.planner.geometry import Part, Row, fit_geometry
 
 DATA = yaml.safe_load((Path(__file__).parent / "data/published.yaml").read_text(encoding="utf-8"))
 MODELS = {row["model"]: row for row in DATA["models"]}

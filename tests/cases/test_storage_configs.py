@@ -7,7 +7,7 @@ import torch
 
 import octavo
 from octavo import Attention, ModelSpec
-from octavo.spec import Latent
+from octavo.model.spec import Latent
 from octavo.storage import Storage
 
 CONFIGS = sorted((Path(__file__).parent / "data" / "configs").glob("*.json"))

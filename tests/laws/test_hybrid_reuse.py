@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from octavo import Cache, Plan
-from octavo.spec import Attention, State
+from octavo.model.spec import Attention, State
 
 LENGTH, PAGE, CHUNK = 2_200, 16, 512
 SHARES = (500, 1_500, 1_600)

@@ -6,11 +6,12 @@ Longer: ``python -m octavo.testing --rules 1000000 --seed 1``.
 import pytest
 from hypothesis import settings
 
-from octavo import Cache, matching
-from octavo.ledger import Ledger
-from octavo.parents import ParentPool
-from octavo.prefix import ROOT, PrefixIndex
-from octavo.runs import Keys
+from octavo import Cache
+from octavo.cache import matching
+from octavo.cache.ledger import Ledger
+from octavo.cache.parents import ParentPool
+from octavo.cache.prefix import ROOT, PrefixIndex
+from octavo.cache.runs import Keys
 from octavo.testing import SHAPES, World, stress
 from octavo.testing.drawing import Chance
 from octavo.testing.machine import CacheMachine

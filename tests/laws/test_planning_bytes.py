@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import octavo
 from octavo import Attention, BudgetTooSmall, ModelSpec, PlanError
-from octavo.dtypes import DTYPES
-from octavo.lifetimes import group_name
-from octavo.packing import GRAIN
-from octavo.spec import Cross, Latent, Shared, State
+from octavo.model.dtypes import DTYPES
+from octavo.model.lifetimes import group_name
+from octavo.model.spec import Cross, Latent, Shared, State
+from octavo.planner.packing import GRAIN
 from octavo.storage import Storage
 
 DIMS = st.sampled_from([2, 8, 16, 34, 64])

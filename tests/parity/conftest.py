@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from octavo.lifetimes import group_name
+from octavo.model.lifetimes import group_name
 from octavo.testing import unowned_slots
 
 

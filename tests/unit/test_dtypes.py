@@ -2,8 +2,8 @@
 
 import pytest
 
-from octavo.dtypes import DTYPES, dtype
 from octavo.errors import PlanError
+from octavo.model.dtypes import DTYPES, dtype
 
 
 @pytest.mark.parametrize(

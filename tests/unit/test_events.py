@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from octavo import Attention, Cache, Media, Plan, Salt, State
-from octavo.events import Cleared, Removed, Stored, page_digests
+from octavo.cache.events import Cleared, Removed, Stored, page_digests
 from octavo.testing import freeze
 
 

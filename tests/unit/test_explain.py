@@ -6,9 +6,9 @@ import pytest
 
 import octavo
 from octavo import Attention, ModelSpec, Plan
-from octavo.budget import parse_memory
-from octavo.explain import amount, enough
-from octavo.spec import Latent, State
+from octavo.model.spec import Latent, State
+from octavo.planner.budget import parse_memory
+from octavo.planner.explain import amount, enough
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from octavo import (
     UnknownGroup,
     UnknownSequence,
 )
-from octavo.policies import SLRU
+from octavo.cache.policies import SLRU
 
 
 def run(cache, seq, token=1):

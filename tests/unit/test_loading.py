@@ -12,11 +12,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from octavo.engine import hub
-from octavo.engine.gguf import convert
-from octavo.engine.loading import load
+from octavo.checkpoints import hub
+from octavo.checkpoints.gguf import convert
+from octavo.checkpoints.loading import load
 from octavo.errors import ConfigError, ModelError, OctavoError, UnknownArchitecture
-from octavo.spec import Attention
+from octavo.model.spec import Attention
 
 CONTEXT = 128
 WIDTH, HEADS, KV_HEADS, LAYERS, INNER = 32, 4, 2, 2, 64

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from octavo import Attention, Media, Plan, Salt, State
-from octavo.identity import NO_EXTRAS, read_extras
-from octavo.ledger import Ledger
-from octavo.lifetimes import lifetime_of
-from octavo.matching import find_hit, hit_columns, hit_pages, page_keys, shareable_pages
+from octavo.cache.identity import NO_EXTRAS, read_extras
+from octavo.cache.ledger import Ledger
+from octavo.cache.matching import find_hit, hit_columns, hit_pages, page_keys, shareable_pages
+from octavo.model.lifetimes import lifetime_of
 
 KINDS = {
     "full": Attention(1, 1, 1),

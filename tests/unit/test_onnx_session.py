@@ -16,7 +16,7 @@ from octavo.errors import (
     UnsupportedModel,
 )
 from octavo.integrations.onnx import Decoder, PagedSession, export_decoder
-from octavo.spec import Attention, Latent, State
+from octavo.model.spec import Attention, Latent, State
 from octavo.testing import freeze
 
 SIZES = {"vocab": 50, "hidden": 16, "layers": 2, "heads": 2, "mlp": 16, "max_length": 64}

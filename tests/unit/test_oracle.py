@@ -6,7 +6,7 @@ import pytest
 import octavo
 from octavo.attention import backends
 from octavo.attention.oracle import paged_attention, visible
-from octavo.table import GroupView, Step
+from octavo.cache.step import GroupView, Step
 
 ON_CPUS = [each for each in backends() if not each.devices or "cpu" in each.devices]
 

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
+from octavo.cache.pages import PagePool
 from octavo.errors import IntegrityError, LengthError, OutOfPages
-from octavo.pages import PagePool
 
 
 def counts(pool):
@@ -201,7 +201,7 @@ def test_a_release_without_room_to_wait_changes_nothing(monkeypatch):
     def exhausted(*_):
         raise MemoryError
 
-    monkeypatch.setattr("octavo.lanes.np.zeros", exhausted)
+    monkeypatch.setattr("octavo.cache.lanes.np.zeros", exhausted)
     with pytest.raises(MemoryError):
         pool.release(pages)
     monkeypatch.undo()

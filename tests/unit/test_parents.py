@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from octavo.cache.parents import ParentPool
 from octavo.errors import IntegrityError, LengthError, OutOfPages
-from octavo.parents import ParentPool
 
 
 def counts(pool):

@@ -10,7 +10,7 @@ import octavo
 from octavo import Attention, ModelSpec
 from octavo.cli import main
 from octavo.cli.page import memory_pieces, render, sequence_pieces
-from octavo.spec import State
+from octavo.model.spec import State
 
 CONFIG = {
     "model_type": "gemma3_text",

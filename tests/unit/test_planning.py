@@ -7,11 +7,11 @@ import pytest
 
 import octavo
 from octavo import Attention, BudgetTooSmall, LengthError, ModelSpec, Plan, PlanError
-from octavo.budget import parse_memory
-from octavo.kernels import KERNELS
-from octavo.layouts import ALIGNMENT
-from octavo.planning import memory_for
-from octavo.spec import Cross, Latent, Shared, State
+from octavo.model.spec import Cross, Latent, Shared, State
+from octavo.planner.budget import parse_memory
+from octavo.planner.kernels import KERNELS
+from octavo.planner.layouts import ALIGNMENT
+from octavo.planner.request import memory_for
 
 SPEC = ModelSpec("small", (Attention(2, 16, 16), Attention(1, 24, 8)), 64)
 TOKEN = (2 * 32 + 32) * 2  # bytes of one token in bf16

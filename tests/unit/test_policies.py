@@ -3,9 +3,9 @@
 import pytest
 
 from octavo import Attention, Cache, LengthError, OutOfPages, Plan, PlanError
-from octavo.pages import PagePool
-from octavo.parents import ParentPool
-from octavo.policies import LRU, POLICIES, SLRU, Policy, find_policy
+from octavo.cache.pages import PagePool
+from octavo.cache.parents import ParentPool
+from octavo.cache.policies import LRU, POLICIES, SLRU, Policy, find_policy
 from octavo.testing import Shape, stress
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from octavo import Adapter, Salt
+from octavo.cache.identity import root_digest
+from octavo.cache.prefix import ROOT, PrefixIndex
+from octavo.cache.runs import Keys
 from octavo.errors import IntegrityError
-from octavo.identity import root_digest
-from octavo.prefix import ROOT, PrefixIndex
-from octavo.runs import Keys
 
 
 def keys(*pages, media=None):

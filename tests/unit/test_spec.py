@@ -8,7 +8,7 @@ import pytest
 
 from octavo import Attention, ModelSpec
 from octavo.errors import ConfigError, LengthError
-from octavo.spec import check_int, load_config
+from octavo.model.spec import check_int, load_config
 
 
 @pytest.mark.parametrize("value", [3, np.int32(3), np.int64(3)])

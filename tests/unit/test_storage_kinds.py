@@ -7,9 +7,9 @@ import torch
 import octavo
 from octavo import Attention, Cross, Latent, LengthError, ModelSpec, PlanError, State, UnknownGroup
 from octavo.attention.oracle import paged_attention
+from octavo.cache.step import slot_mapping
 from octavo.index import LatentGeometry
 from octavo.storage import Storage
-from octavo.table import slot_mapping
 
 ATTENTION = ModelSpec("a", (Attention(2, 8, 6), Attention(1, 4, 4, window=6)), 64)
 MIXED = ModelSpec("m", ((Attention(2, 8, 8), State((2, 3, 4), (6, 3))), State((2, 3, 4))), 64)

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 import octavo
 from octavo import Adapter, Attention, Cache, Cross, Latent, Media, ModelSpec, Salt, State
+from octavo.cache.step import GroupView, StateView
 from octavo.storage import Storage, files, load_prefix, save_pages, save_prefix
-from octavo.table import GroupView, StateView
 
 FULL = (Attention(1, 2, 2), Attention(1, 2, 2))
 SPECS = {

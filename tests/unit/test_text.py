@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from octavo.engine.text import (
+from octavo.checkpoints.text import (
     Detokenizer,
     decode,
     encode_chat,

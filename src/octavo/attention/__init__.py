@@ -10,9 +10,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from octavo.dtypes import DType
-from octavo.dtypes import dtype as known_dtype
 from octavo.errors import PlanError, UnsupportedModel
+from octavo.model.dtypes import DType
+from octavo.model.dtypes import dtype as known_dtype
 
 
 class Backend(NamedTuple):

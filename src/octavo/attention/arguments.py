@@ -7,12 +7,12 @@ from numbers import Real
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 from octavo.errors import LengthError, PlanError
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 
 _INT64 = 2**63 - 1
 
 KV_DTYPES = ("int8", "fp8", "int4")
-"""Element types of quantised caches, by the names of `octavo.dtypes`."""
+"""Element types of quantised caches, by the names of `octavo.model.dtypes`."""
 
 _RANGES = {"float64": (0.0, inf), "float32": (2.0**-149, (2 - 2.0**-23) * 2.0**127)}
 """Smallest and largest number beside 0 that a type holds."""

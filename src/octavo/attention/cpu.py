@@ -14,9 +14,9 @@ from octavo.attention import building
 from octavo.attention.arguments import check_arguments, check_order
 from octavo.attention.rows import Rows
 from octavo.attention.signature import Attended, one_signature
+from octavo.cache.step import Step
 from octavo.errors import PlanError, StepError, UnsupportedModel
-from octavo.spec import check_int
-from octavo.table import Step
+from octavo.model.spec import check_int
 
 _FAR = 2**62
 """Positions are below it: a larger window sees no more, and sums with it stay in 64 bits."""

@@ -22,8 +22,8 @@ from octavo.attention.calls import (
 )
 from octavo.attention.rows import Rows
 from octavo.attention.signature import Attended, one_signature
+from octavo.cache.step import Step
 from octavo.errors import PlanError
-from octavo.table import Step
 
 DTYPES = (torch.float16, torch.bfloat16)
 """Element types the kernel takes."""

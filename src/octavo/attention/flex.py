@@ -23,8 +23,8 @@ from octavo.attention.calls import Asked, check_call, page_size_of, with_sinks
 from octavo.attention.rows import Rows
 from octavo.attention.signature import Attended, one_signature
 from octavo.attention.tiles import Seen
+from octavo.cache.step import Step
 from octavo.errors import PlanError
-from octavo.table import Step
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Element types flex takes; float64 only where it is not compiled."""

@@ -7,7 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from octavo.attention.arguments import check_number
 from octavo.errors import LengthError, PlanError, StepError
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 
 
 @dataclass(eq=False)

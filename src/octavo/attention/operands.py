@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from octavo.attention.arguments import check_choice, check_number, check_positive
 from octavo.attention.arrays import as_reals
 from octavo.errors import LengthError, PlanError
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 
 Array = NDArray[Any]
 

@@ -14,8 +14,8 @@ from octavo.attention.arguments import Options, check_arguments
 from octavo.attention.arrays import as_reals
 from octavo.attention.rows import group_view, no_page
 from octavo.attention.stored import Floats, Stored
+from octavo.cache.step import GroupView, Step
 from octavo.errors import LengthError, PlanError
-from octavo.table import GroupView, Step
 
 
 class Attended(NamedTuple):

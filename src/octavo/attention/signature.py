@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol, Unpack, cast, overload
 import torch
 
 from octavo.attention.arguments import Options
-from octavo.table import Step
+from octavo.cache.step import Step
 
 
 class Attended(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 
 from octavo.attention.oracle import visible
 from octavo.attention.rows import Rows
-from octavo.table import Step
+from octavo.cache.step import Step
 
 _BLOCK = 256
 """Queries of a masked tile: its mask is _BLOCK * context bytes, and its keys are gathered once."""

@@ -15,9 +15,9 @@ from octavo.attention.arguments import check_arguments, check_order
 from octavo.attention.gathering import Source
 from octavo.attention.signature import Attended, one_signature
 from octavo.attention.tiles import Seen, Tile, TorchStep
+from octavo.cache.step import Step
 from octavo.errors import PlanError
-from octavo.spec import check_int
-from octavo.table import Step
+from octavo.model.spec import check_int
 
 prepare = TorchStep
 """What `paged_attention` takes instead of the step, made once for all layers of a group."""

@@ -20,8 +20,8 @@ from octavo.attention.arguments import Options
 from octavo.attention.calls import Asked, check_call, page_size_of, refuse, strides
 from octavo.attention.rows import Rows
 from octavo.attention.signature import Attended, one_signature
+from octavo.cache.step import Step
 from octavo.errors import PlanError
-from octavo.table import Step
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """Element types the kernel reads; it sums in float32."""

@@ -8,8 +8,8 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
-from octavo.budget import parse_memory
 from octavo.errors import PlanError
+from octavo.planner.budget import parse_memory
 
 DTYPES = ("bf16", "fp32", "fp16")
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import octavo
-from octavo import explain
 from octavo.errors import BudgetTooSmall, PlanError
-from octavo.plans import Plan
-from octavo.spec import ModelSpec
+from octavo.model.spec import ModelSpec
+from octavo.planner import explain
+from octavo.planner.plan import Plan
 
 CHOICES = ("page-size", "dtype", "memory")
 _PAGE_SIZES = (1, 16, 32, 64, 256)

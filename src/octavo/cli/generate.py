@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 import octavo
+from octavo.checkpoints import hub, text
 from octavo.cli import arguments, pull, report
 from octavo.cli.machine import machine_memory
 from octavo.cli.terminal import Answers
-from octavo.engine import hub, text
-from octavo.explain import amount
+from octavo.planner.explain import amount
 
 DEFAULT_MODEL = "smollm2-135m"
 _DESCRIPTION = """\
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"{DEFAULT_MODEL} is not here yet; fetching it once", file=sys.stderr)
         pull.fetch(DEFAULT_MODEL)
     _be_quiet()
-    from octavo.engine import loading
+    from octavo.checkpoints import loading
 
     loaded = loading.load(options.model, options.dtype)
     plan = octavo.plan(

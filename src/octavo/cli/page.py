@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from octavo import explain
-from octavo.plans import GroupPlan, Plan
+from octavo.planner import explain
+from octavo.planner.plan import GroupPlan, Plan
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #5a6472; --back: #fbfaf7; --line: #d9d6cd;

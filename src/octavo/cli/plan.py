@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import octavo
+from octavo.checkpoints import hub
 from octavo.cli import arguments, comparing
-from octavo.engine import hub
 from octavo.errors import BudgetTooSmall
-from octavo.explain import counted, enough
-from octavo.planning import memory_for
-from octavo.plans import Plan
-from octavo.spec import ModelSpec
+from octavo.model.spec import ModelSpec
+from octavo.planner.explain import counted, enough
+from octavo.planner.plan import Plan
+from octavo.planner.request import memory_for
 
 _SIZES = {
     "weights": "bytes of it that the model's weights take",

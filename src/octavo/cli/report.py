@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.engine.text import Detokenizer
-from octavo.explain import amount
+from octavo.checkpoints.text import Detokenizer
+from octavo.planner.explain import amount
 
 
 @dataclass

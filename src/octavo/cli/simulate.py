@@ -11,12 +11,12 @@ from typing import Any
 
 import octavo
 from octavo import simulation
+from octavo.checkpoints import hub
 from octavo.cli import arguments, simulate_options
 from octavo.cli.machine import machine_memory
 from octavo.cli.terminal import ProgressBar
-from octavo.engine import hub
 from octavo.errors import OctavoError
-from octavo.explain import amount
+from octavo.planner.explain import amount
 from octavo.simulation import charts, table
 from octavo.simulation.pools import Pool, TooSmall, settings
 

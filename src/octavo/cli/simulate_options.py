@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from octavo import simulation
+from octavo.cache.policies import POLICIES
 from octavo.cli import arguments
-from octavo.policies import POLICIES
 
 _MODEL = simulation.TimeModel()
 DTYPES = ("bf16", "fp16", "fp32", "fp8", "int8", "int4")

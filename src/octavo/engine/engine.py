@@ -11,11 +11,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
+from octavo.cache.sequence import Ints, Tokens, check_tokens
+from octavo.cache.step import Step
 from octavo.engine.request import Completion, OnToken, Request, StopTexts
 from octavo.engine.runner import Runner
 from octavo.engine.sampling import Sampler, SamplingParams, sample_rows
-from octavo.engine.scheduler import Scheduler, Turn
 from octavo.errors import (
     CapacityError,
     LengthError,
@@ -26,10 +27,9 @@ from octavo.errors import (
     TokenError,
     UnsupportedModel,
 )
-from octavo.planning import Plan
-from octavo.sequences import Ints, Tokens, check_tokens
+from octavo.planner.request import Plan
+from octavo.scheduling.scheduler import Scheduler, Turn
 from octavo.storage import Storage
-from octavo.table import Step
 
 
 class EngineStats(NamedTuple):

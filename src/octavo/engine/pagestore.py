@@ -12,12 +12,12 @@ import torch
 from transformers import Cache as HostCache
 
 from octavo.attention import best
+from octavo.cache.step import Step
 from octavo.errors import StepError, UnsupportedModel
-from octavo.lifetimes import group_name
-from octavo.planning import Plan
-from octavo.spec import Attention
+from octavo.model.lifetimes import group_name
+from octavo.model.spec import Attention
+from octavo.planner.request import Plan
 from octavo.storage import Storage, WriteIndex
-from octavo.table import Step
 
 NAME = "octavo"
 """The attention implementation registered with transformers."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from octavo.cache.sequence import Ints, Sequence
 from octavo.engine.sampling import Sampler, SamplingParams
-from octavo.sequences import Ints, Sequence
 
 FinishReason = Literal["stop", "length", "cancelled"]
 OnToken = Callable[["Request", int], Any]

@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import AttentionInterface
 
+from octavo.cache.step import Step
 from octavo.engine.pagestore import NAME, PageStore, attend
 from octavo.errors import PlanError, UnsupportedModel
-from octavo.planning import Plan
-from octavo.spec import Attention, ModelSpec
+from octavo.model.spec import Attention, ModelSpec
+from octavo.planner.request import Plan
 from octavo.storage import Storage
-from octavo.table import Step
 
 _own: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # model -> implementation before ours
 

@@ -15,7 +15,8 @@ Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
     rows: rows to pad to, at least the step's; a table has at most 2**31 - 1 entries. Padded rows
         have no tokens and no keys; each brings one token of padding, so that a batch that decodes
         has as many tokens as rows.
-    kernel: name of a kernel (`octavo.kernels.KERNELS`) whose rule for pages is to hold; by default
+    kernel: name of a kernel (`octavo.planner.kernels.KERNELS`) whose rule for pages is to hold; by
+    default
         none but in ``onnxruntime`` and ``tensorrt``, whose own always holds as well. "int32": also
         the offsets of all elements in the plan's tensors; it needs a plan of a model.
     kernel_page: tokens of a page as the kernel sees it; it divides the plan's page size. Page p is

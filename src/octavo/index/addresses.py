@@ -6,14 +6,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.cache.step import GroupView, Ints, Step
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.index.options import Form
 from octavo.index.steps import MOST, name_row, read_view
-from octavo.kernels import KERNELS
-from octavo.lifetimes import Lifetime
-from octavo.plans import Plan, slides
-from octavo.spec import check_int
-from octavo.table import GroupView, Ints, Step
+from octavo.model.lifetimes import Lifetime
+from octavo.model.spec import check_int
+from octavo.planner.kernels import KERNELS
+from octavo.planner.plan import Plan, slides
 
 _INT32 = "int32"
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.cache.step import Step
 from octavo.errors import CapacityError, LengthError
 from octavo.index.overlaps import check_apart
 from octavo.index.steps import name_row
-from octavo.table import Step
 
 T = TypeVar("T")
 

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.cache.step import Ints, Step
 from octavo.errors import LengthError, PlanError
 from octavo.index.addresses import Addresses, read_addresses
 from octavo.index.formats import Flex
 from octavo.index.steps import check_plan
-from octavo.plans import Plan
-from octavo.spec import check_int
-from octavo.table import Ints, Step
+from octavo.model.spec import check_int
+from octavo.planner.plan import Plan
 
 Int64s = NDArray[np.int64]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.table import Ints
+from octavo.cache.step import Ints
 
 
 class Vllm(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import CapacityError, LengthError, PlanError
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 
 Int64s = NDArray[np.int64]
 

@@ -5,13 +5,13 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.cache.step import Step
 from octavo.index.addresses import Addresses
 from octavo.index.buffers import deliver
 from octavo.index.formats import Dense
 from octavo.index.options import Options
 from octavo.index.parts import PAD, Parts
-from octavo.plans import Plan
-from octavo.table import Step
+from octavo.planner.plan import Plan
 
 
 def dense(

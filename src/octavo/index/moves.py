@@ -4,10 +4,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from octavo.batch import Change
+from octavo.cache.batch import Change
+from octavo.cache.step import Ints, Step
+from octavo.cache.striding import Stride
 from octavo.index.formats import Flash, Flashinfer, Onnxruntime, Tensorrt, Vllm
-from octavo.striding import Stride
-from octavo.table import Ints, Step
 
 _MAX = 2**31 - 1
 

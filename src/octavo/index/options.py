@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from octavo.errors import CapacityError, PlanError
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 
 Form = Literal["absolute", "compact"]
 

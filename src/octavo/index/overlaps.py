@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.cache.step import Step
 from octavo.errors import LengthError
-from octavo.table import Step
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.cache.step import Ints, Step
 from octavo.errors import CapacityError, LengthError
 from octavo.index.addresses import Addresses, read_addresses
 from octavo.index.buffers import Field
 from octavo.index.options import Options, ask, bounded, check_fill
 from octavo.index.steps import MOST, check_rows
-from octavo.plans import Plan
-from octavo.table import Ints, Step
+from octavo.planner.plan import Plan
 
 PAD = -1
 NULL = 0

@@ -4,12 +4,12 @@ from typing import Unpack
 
 import numpy as np
 
+from octavo.cache.step import Step
 from octavo.index.buffers import Field, deliver
 from octavo.index.formats import Cascade, Flashinfer
 from octavo.index.options import Options
 from octavo.index.parts import NULL, Parts, shared_columns, whole
-from octavo.plans import Plan, slides
-from octavo.table import Step
+from octavo.planner.plan import Plan, slides
 
 
 def flashinfer(

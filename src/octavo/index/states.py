@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.cache.step import Ints, Step
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.index.buffers import Field, deliver
 from octavo.index.parts import running_sums
 from octavo.index.steps import check_rows, read_view
-from octavo.lifetimes import Form
-from octavo.plans import Plan
-from octavo.table import Ints, Step
+from octavo.model.lifetimes import Form
+from octavo.planner.plan import Plan
 
 
 class States(NamedTuple):

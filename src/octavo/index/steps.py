@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from octavo.cache.step import CrossView, GroupView, StateView, Step, View
 from octavo.errors import LengthError, PlanError, StepError
-from octavo.lifetimes import Form
-from octavo.plans import Plan
-from octavo.spec import check_int
-from octavo.table import CrossView, GroupView, StateView, Step, View
+from octavo.model.lifetimes import Form
+from octavo.model.spec import check_int
+from octavo.planner.plan import Plan
 
 _FORMS: dict[type[View], Form] = {GroupView: "tokens", StateView: "state", CrossView: "cross"}
 _KEEPS = {"tokens": "keeps tokens", "state": "keeps states", "cross": "keeps cross inputs"}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import PlanError
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from octavo.sequences import Sequence
+from octavo.cache.sequence import Sequence
 from octavo.simulation.requests import Ints, Request
 
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from octavo.budget import parse_memory
+from octavo.cache.policies import POLICIES
 from octavo.errors import BudgetTooSmall, LengthError, PlanError
-from octavo.explain import amount
-from octavo.planning import Plan, memory_for, plan
-from octavo.policies import POLICIES
+from octavo.model.spec import ModelSpec
+from octavo.planner.budget import parse_memory
+from octavo.planner.explain import amount
+from octavo.planner.request import Plan, memory_for, plan
 from octavo.simulation.requests import BLOCK, Trace
 from octavo.simulation.settings import Setting
-from octavo.spec import ModelSpec
 
 Sweep = Literal["memory", "page-size", "policy"]
 UNBOUNDED = "unbounded"

@@ -6,10 +6,10 @@ policy would have found.
 
 import time
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
+from octavo.cache.sequence import Sequence
 from octavo.errors import OutOfPages
-from octavo.lifetimes import FULL
-from octavo.sequences import Sequence
+from octavo.model.lifetimes import FULL
 from octavo.simulation.replicas import find_router
 from octavo.simulation.report import Run
 from octavo.simulation.requests import LONGEST, Ints, Trace

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
 from octavo.errors import PlanError
 from octavo.simulation.requests import Ints
 

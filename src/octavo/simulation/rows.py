@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
 from octavo.simulation.job import Job
 from octavo.simulation.requests import Answers, Ints
 

@@ -9,16 +9,16 @@ when another has ended. The oldest is never preempted, so every request finishes
 from collections import deque
 from collections.abc import Callable
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
+from octavo.cache.sequence import Sequence
+from octavo.cache.step import Step
 from octavo.errors import NeverFits, OutOfPages
-from octavo.sequences import Sequence
 from octavo.simulation.clock import TimeModel
 from octavo.simulation.job import Job
 from octavo.simulation.requests import Answers, Ints
 from octavo.simulation.rows import Rows
 from octavo.simulation.tally import Tally
 from octavo.simulation.timeline import Timeline
-from octavo.table import Step
 
 _SPAN = 2.0**-7  # seconds: what the timeline tells apart in a short run
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from octavo.cache import Cache
-from octavo.planning import Plan
-from octavo.policies import find_policy
+from octavo.cache.cache import Cache
+from octavo.cache.policies import find_policy
+from octavo.model.spec import check_int
+from octavo.planner.request import Plan
 from octavo.simulation.replicas import find_router
-from octavo.spec import check_int
 
 Progress = Callable[[int, int], None]
 """Told how many requests of how many are done."""

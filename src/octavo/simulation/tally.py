@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
 from octavo.simulation.timeline import Timeline
 
 

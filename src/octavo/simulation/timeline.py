@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
 
 _SPANS = 256
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import PlanError
+from octavo.model.spec import check_int
 from octavo.simulation.requests import Ints, Request, Trace
-from octavo.spec import check_int
 
 if TYPE_CHECKING:  # NumPy loads it on use
     from numpy.random import Generator

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from octavo.errors import LengthError, PlanError, UnknownGroup
-from octavo.plans import GroupPlan, Plan
-from octavo.spec import check_int
+from octavo.model.spec import check_int
+from octavo.planner.plan import GroupPlan, Plan
 from octavo.storage.fields import WriteIndex
 
 Ints = NDArray[np.integer[Any]]

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from octavo.components import Order
-from octavo.layouts import TensorPlan
+from octavo.planner.components import Order
+from octavo.planner.layouts import TensorPlan
 
 _UNITS = (torch.int32, torch.int16, torch.uint8)
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from octavo.errors import LengthError, PageFileError, PageFileMismatch, PlanError
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 from octavo.storage.addresses import Ints, PageIndex
 from octavo.storage.fields import Field
 from octavo.storage.store import Storage

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import torch
 
-from octavo.components import Order, Scales
 from octavo.errors import PlanError
-from octavo.spec import check_int
+from octavo.model.spec import check_int
+from octavo.planner.components import Order, Scales
 from octavo.storage.fields import Field, WriteIndex
 from octavo.storage.quantised import decode, encode, find_scales
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from octavo.components import LATENT_TILE
+from octavo.planner.components import LATENT_TILE
 from octavo.storage.fields import Field, WriteIndex
 from octavo.storage.keyvalues import check_floats, check_shape
 from octavo.storage.quantised import decode_tiles, encode_tiles
@@ -13,8 +13,8 @@ Parts = list[tuple[Field, torch.Tensor]]
 class Rows:
     """One row a token: a latent with its position part, or an indexer's key.
 
-    In 8 bits each `octavo.components.LATENT_TILE` elements have a scale; the position part is kept
-    in bf16.
+    In 8 bits each `octavo.planner.components.LATENT_TILE` elements have a scale; the position part
+    is kept in bf16.
 
     Args:
         name: ``latent`` or ``indexer``.

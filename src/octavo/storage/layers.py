@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from octavo.errors import LengthError, PlanError
-from octavo.plans import Plan
-from octavo.spec import check_int
+from octavo.model.spec import check_int
+from octavo.planner.plan import Plan
 from octavo.storage.addresses import Addresses, Ints, PageIndex
 from octavo.storage.fields import Field, WriteIndex
 from octavo.storage.keyvalues import KeyValues, LayerView, check_floats, check_shape

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from octavo.errors import LengthError, StepError, UnknownGroup
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 from octavo.storage.addresses import Ints
 from octavo.storage.store import Storage
 

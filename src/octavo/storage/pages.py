@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import torch
 
+from octavo.cache.step import Copies
 from octavo.errors import LengthError, PlanError
-from octavo.plans import Plan
+from octavo.planner.plan import Plan
 from octavo.storage.addresses import Addresses, Ints, PageIndex
 from octavo.storage.fields import as_units, bytes_of
-from octavo.table import Copies
 
 
 class Span(NamedTuple):

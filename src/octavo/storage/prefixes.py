@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
+from octavo.cache.identity import Adapter, Extra, Media, Salt
+from octavo.cache.sequence import Ints, Sequence, Tokens
+from octavo.cache.step import StateView, Step
 from octavo.errors import (
     IdentityError,
     LengthError,
@@ -21,12 +24,9 @@ from octavo.errors import (
     TokenError,
     UnsupportedModel,
 )
-from octavo.identity import Adapter, Extra, Media, Salt
-from octavo.plans import GroupPlan, Plan
-from octavo.sequences import Ints, Sequence, Tokens
+from octavo.planner.plan import GroupPlan, Plan
 from octavo.storage.files import PageFile, save_pages
 from octavo.storage.store import Storage
-from octavo.table import StateView, Step
 
 _KINDS: dict[str, Callable[..., Extra]] = {kind.__name__: kind for kind in (Salt, Adapter, Media)}
 _NEXT = 0  # any token id: a hit leaves one to compute, which is never computed here

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from octavo.dtypes import DType
 from octavo.errors import PlanError
+from octavo.model.dtypes import DType
 
 LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0, "fp8_e5m2": 57344.0}
 """Largest number stored of each type; integers use the same range on both sides of zero."""

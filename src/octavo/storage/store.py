@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import torch
 
+from octavo.cache.step import Copies
 from octavo.errors import PlanError
-from octavo.planning import Plan
+from octavo.planner.request import Plan
 from octavo.storage.addresses import Addresses, Ints, PageIndex
 from octavo.storage.fields import zeros
 from octavo.storage.layers import LayerStore
 from octavo.storage.pages import PageBytes, check_content
-from octavo.table import Copies
 
 
 class Storage(LayerStore):

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from octavo.identity import Adapter, CrossInput, Extra, Media, Salt
-from octavo.planning import Plan
-from octavo.spec import Attention, Cross, LayerKind, State
+from octavo.cache.identity import Adapter, CrossInput, Extra, Media, Salt
+from octavo.model.spec import Attention, Cross, LayerKind, State
+from octavo.planner.request import Plan
 
 _EXTRAS = {"salt": Salt, "adapter": Adapter, "media": Media, "cross": CrossInput}
 _KINDS: dict[str, LayerKind] = {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
 from octavo.testing.casedata import (
     CaseFailed,
     fact,

@@ -12,8 +12,8 @@ from weakref import ReferenceType
 
 import numpy as np
 
-from octavo.runs import Run
-from octavo.sequences import Sequence
+from octavo.cache.runs import Run
+from octavo.cache.sequence import Sequence
 
 Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)

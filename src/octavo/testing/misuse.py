@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
 from octavo.errors import (
     CapacityError,
     DuplicateSequence,

@@ -4,9 +4,9 @@ An independent judge of matching: it knows the digests told by events and hashes
 must come to the same hits as the cache.
 """
 
-from octavo.events import Cleared, Event, Removed, Stored
-from octavo.identity import Identity, page_digest, root_digest
-from octavo.lifetimes import Chunked, Lifetime, Window
+from octavo.cache.events import Cleared, Event, Removed, Stored
+from octavo.cache.identity import Identity, page_digest, root_digest
+from octavo.model.lifetimes import Chunked, Lifetime, Window
 from octavo.testing.shapes import Shape
 
 

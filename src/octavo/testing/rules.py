@@ -9,7 +9,9 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from octavo.batch import Batch
+from octavo.cache.batch import Batch
+from octavo.cache.identity import Adapter, CrossInput, Extra, Media, Salt
+from octavo.cache.sequence import Sequence
 from octavo.errors import (
     CapacityError,
     DuplicateSequence,
@@ -18,8 +20,6 @@ from octavo.errors import (
     RollbackUnsupported,
     StepError,
 )
-from octavo.identity import Adapter, CrossInput, Extra, Media, Salt
-from octavo.sequences import Sequence
 from octavo.testing.drawing import VOCABULARY, Draw, pick, rarely
 from octavo.testing.misuse import misuse
 from octavo.testing.stepping import abort, commit, decode, extend, gather, mix, prove

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.lifetimes import Lifetime, lifetime_of
-from octavo.planning import Plan
-from octavo.spec import Attention, Cross, LayerKind, State
+from octavo.model.lifetimes import Lifetime, lifetime_of
+from octavo.model.spec import Attention, Cross, LayerKind, State
+from octavo.planner.request import Plan
 
 _FULL, _STATE, _CROSS = Attention(1, 1, 1), State(1), Cross(1, 1, 1)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.batch import Batch
+from octavo.cache.batch import Batch
 from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
 from octavo.testing.drawing import VOCABULARY, Draw, pick, rarely
 from octavo.testing.world import Opened, Row, World

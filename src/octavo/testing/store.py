@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
-from octavo.identity import CrossInput, Media, RootKey
-from octavo.table import Step
+from octavo.cache.identity import CrossInput, Media, RootKey
+from octavo.cache.step import Step
 from octavo.testing.shapes import Shape
 
 _numbers = count()

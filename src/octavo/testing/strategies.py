@@ -6,8 +6,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from octavo.identity import Adapter, Extra, Media, Salt
-from octavo.spec import Attention, Cross, LayerKind, State
+from octavo.cache.identity import Adapter, Extra, Media, Salt
+from octavo.model.spec import Attention, Cross, LayerKind, State
 from octavo.testing.drawing import Draw, pick
 from octavo.testing.shapes import Shape
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
 
 
 class Unowned(NamedTuple):

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from octavo.batch import Batch
-from octavo.cache import Cache
-from octavo.committing import Committed
+from octavo.cache.batch import Batch
+from octavo.cache.cache import Cache
+from octavo.cache.committing import Committed
+from octavo.cache.identity import Extra, Identity, read_extras
+from octavo.cache.reports import Pin
+from octavo.cache.sequence import Sequence
+from octavo.cache.step import Step
 from octavo.errors import OctavoError, OutOfPages, StepError
-from octavo.identity import Extra, Identity, read_extras
-from octavo.reports import Pin
-from octavo.sequences import Sequence
-from octavo.table import Step
 from octavo.testing.freezing import Frozen, freeze
 from octavo.testing.router import Router
 from octavo.testing.shapes import Shape

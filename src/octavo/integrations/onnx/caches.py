@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import helper
 
+from octavo.cache.step import Step
 from octavo.errors import PlanError
 from octavo.integrations.onnx.graph import ELEMENT_TYPES
 from octavo.integrations.onnx.names import cache_name
-from octavo.kernels import check_kernel
-from octavo.layouts import TensorPlan
-from octavo.plans import Plan
-from octavo.spec import Attention, Latent, Shape
-from octavo.table import Step
+from octavo.model.spec import Attention, Latent, Shape
+from octavo.planner.kernels import check_kernel
+from octavo.planner.layouts import TensorPlan
+from octavo.planner.plan import Plan
 
 Arrays = dict[str, NDArray[Any]]
 _COMPONENTS = ("key", "value", "latent")

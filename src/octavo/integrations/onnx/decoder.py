@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import LengthError, PlanError, UnsupportedModel
 from octavo.index import LatentGeometry
-from octavo.spec import Attention, Latent, ModelSpec, Shape, check_int
+from octavo.model.spec import Attention, Latent, ModelSpec, Shape, check_int
 
 Floats = NDArray[np.floating[Any]]
 Weights = Mapping[str, NDArray[Any]]

@@ -13,7 +13,7 @@ from octavo.integrations.onnx.layers import Attend, Layers
 from octavo.integrations.onnx.names import INDICES
 from octavo.integrations.onnx.paged import PagedNodes
 from octavo.integrations.onnx.standard import StandardNodes
-from octavo.spec import Latent
+from octavo.model.spec import Latent
 
 Operators = Literal["paged", "standard"]
 _NODES: dict[str, Callable[[Graph, Decoder], Attend]] = {

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from octavo.integrations.onnx.decoder import Decoder, Weights
 from octavo.integrations.onnx.graph import Graph
-from octavo.spec import Latent
+from octavo.model.spec import Latent
 
 
 class Attend(Protocol):

@@ -1,7 +1,7 @@
 """Names of a graph's inputs and outputs: what a session binds, whoever wrote the graph."""
 
 from octavo.integrations.onnx.decoder import Decoder
-from octavo.spec import Latent
+from octavo.model.spec import Latent
 
 INDICES: dict[str, tuple[int | str, ...]] = {
     "block_table": ("rows", "width"),

@@ -8,7 +8,7 @@ from typing import Any
 from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.graph import Graph
 from octavo.integrations.onnx.names import cache_names, output_names
-from octavo.spec import Attention, Latent
+from octavo.model.spec import Attention, Latent
 
 
 class PagedNodes:

@@ -7,13 +7,13 @@ import onnx
 from numpy.typing import NDArray
 
 from octavo import index
+from octavo.cache.step import Step
 from octavo.errors import CapacityError, LengthError, PlanError, StepError, TokenError
 from octavo.integrations.onnx.caches import Arrays, Caches
 from octavo.integrations.onnx.graph import ELEMENT_TYPES
 from octavo.integrations.onnx.names import output_of
 from octavo.integrations.onnx.windows import check_window
-from octavo.plans import Plan
-from octavo.table import Step
+from octavo.planner.plan import Plan
 
 Runtime = Literal["onnxruntime", "reference"]
 

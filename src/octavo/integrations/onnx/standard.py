@@ -13,7 +13,7 @@ from octavo.integrations.onnx.layers import cut
 from octavo.integrations.onnx.names import cache_names, output_names
 from octavo.integrations.onnx.places import find_places
 from octavo.integrations.onnx.windows import WINDOW_KEY
-from octavo.spec import Attention, Latent
+from octavo.model.spec import Attention, Latent
 
 
 class StandardNodes:

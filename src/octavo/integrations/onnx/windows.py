@@ -3,8 +3,8 @@
 import onnx
 
 from octavo.errors import PlanError
-from octavo.lifetimes import FULL, Window
-from octavo.plans import Plan
+from octavo.model.lifetimes import FULL, Window
+from octavo.planner.plan import Plan
 
 WINDOW_KEY = "octavo.window"
 """Key of a model's ``metadata_props``: keys a query sees, its own included. For graphs without

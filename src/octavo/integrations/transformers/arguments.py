@@ -10,7 +10,7 @@ import torch
 
 from octavo.errors import LengthError, TokenError
 from octavo.integrations.transformers.hooks import Call
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 
 
 def ids_of(ids: torch.Tensor | None) -> Any:

@@ -33,8 +33,8 @@ from octavo.integrations.transformers.layers import MixedLayer, StateLayer, Toke
 from octavo.integrations.transformers.models import forgets, plan_for, shares
 from octavo.integrations.transformers.pages import Component, Pages, StateTensors
 from octavo.integrations.transformers.rows import OTHER_IDS, Pass, Rows
-from octavo.plans import Plan
-from octavo.spec import Attention, Latent, check_int
+from octavo.model.spec import Attention, Latent, check_int
+from octavo.planner.plan import Plan
 from octavo.storage import Storage
 
 

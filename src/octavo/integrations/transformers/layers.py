@@ -12,7 +12,7 @@ from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 from octavo.errors import PlanError
 from octavo.integrations.transformers.pages import Component, StateTensors
 from octavo.integrations.transformers.rows import Pass, Rows
-from octavo.spec import Attention, Latent
+from octavo.model.spec import Attention, Latent
 
 HANDLE = "_octavo_pages"
 """Attribute of the keys that leads octavo's attention to a layer's pages."""

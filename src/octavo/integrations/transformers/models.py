@@ -8,8 +8,8 @@ from typing import Any
 import octavo
 from octavo.engine.runner import length_bound_rope
 from octavo.errors import PlanError, UnsupportedModel
-from octavo.plans import Plan
-from octavo.spec import Attention, Latent, ModelSpec, Shared, State
+from octavo.model.spec import Attention, Latent, ModelSpec, Shared, State
+from octavo.planner.plan import Plan
 
 FORGETFUL = ("mamba", "falcon_mamba", "jamba", "zamba")
 """Families of Mamba 1: several tokens on a used cache start again from no state in transformers."""

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from octavo.cache.step import Copies
 from octavo.integrations.transformers.rows import Pass
 from octavo.storage import Storage
-from octavo.table import Copies
 
 Index = NDArray[np.int64]
 

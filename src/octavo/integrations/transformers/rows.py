@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.cache import Cache
+from octavo.cache.cache import Cache
+from octavo.cache.sequence import Sequence
+from octavo.cache.step import Step
 from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
-from octavo.sequences import Sequence
-from octavo.spec import check_int
-from octavo.table import Step
+from octavo.model.spec import check_int
 
 Bools = NDArray[np.bool_]
 Index = NDArray[np.int64]

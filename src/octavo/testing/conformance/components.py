@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.attention.quantised import encode
-from octavo.dtypes import dtype as dtype_of
+from octavo.model.dtypes import dtype as dtype_of
 from octavo.testing.conformance.cases import Case
 
 Array = NDArray[Any]

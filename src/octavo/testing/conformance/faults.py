@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from octavo.attention.oracle import Attended
-from octavo.table import Step
+from octavo.cache.step import Step
 from octavo.testing.conformance.trials import Trial
 
 

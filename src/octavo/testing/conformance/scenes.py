@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from octavo.cache import Cache
-from octavo.planning import Plan
-from octavo.sequences import Sequence
-from octavo.spec import Attention
-from octavo.table import Step
+from octavo.cache.cache import Cache
+from octavo.cache.sequence import Sequence
+from octavo.cache.step import Step
+from octavo.model.spec import Attention
+from octavo.planner.request import Plan
 
 _SPARE = 3  # pages beside those that rows hold, the null page among them: few, so that all are used
 

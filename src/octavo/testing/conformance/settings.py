@@ -5,7 +5,7 @@ from typing import Any
 
 from octavo.attention.arguments import check_choice, check_number
 from octavo.errors import PlanError
-from octavo.spec import check_int
+from octavo.model.spec import check_int
 
 
 def names(name: str, told: object, known: Collection[str]) -> tuple[str, ...]:

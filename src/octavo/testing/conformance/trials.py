@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from octavo.attention import oracle
 from octavo.attention.arguments import Options
-from octavo.table import GroupView, Step, View
+from octavo.cache.step import GroupView, Step, View
 from octavo.testing.conformance.cases import Case
 from octavo.testing.conformance.components import Array, component, rounded
 from octavo.testing.conformance.scenes import Scene, build_scene, rows_of, without_keys

@@ -1,0 +1,1 @@
+"""A static cache whose attention sees the active prefix alone."""

@@ -1,0 +1,82 @@
+"""What a cache answers: small named results without any behaviour but a pin's release."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+from octavo.cache.sequence import Ints
+from octavo.errors import StepError
+
+
+class Fit(NamedTuple):
+    """Whether requests can all run to their limits at once; true when they can.
+
+    Attributes:
+        short: pages missing by group name, 0 where none are.
+    """
+
+    short: dict[str, int]
+
+    def __bool__(self) -> bool:
+        return not any(self.short.values())
+
+
+class Stats(NamedTuple):
+    """Counts of a cache at one moment, and totals since it was made.
+
+    Attributes:
+        pages: usable pages (packed: parents), ``live + evictable + free``.
+        live: pages held (packed: parents with a held page).
+        evictable: published pages nobody holds (packed: parents with such pages only).
+        free: pages that hold nothing.
+        peak_live: most ``live`` ever.
+        sequences: sequences admitted and not released.
+        prompt_tokens: tokens of all prompts admitted so far.
+        cached_tokens: those of them found in the prefix cache; resumed sequences do not count.
+        evicted: published pages given up for new tokens so far.
+        preemptions: sequences preempted so far.
+        snapshots: states kept for later prompts now.
+    """
+
+    pages: int
+    live: int
+    evictable: int
+    free: int
+    peak_live: int
+    sequences: int
+    prompt_tokens: int
+    cached_tokens: int
+    evicted: int
+    preemptions: int
+    snapshots: int
+
+
+class Pin:
+    """A published prefix held until it is released, so that it is not evicted. Made by `Cache.pin`.
+
+    As a context manager it is released at the end.
+
+    Attributes:
+        tokens: leading tokens held.
+        pages: the pages held, by group number.
+    """
+
+    def __init__(self, tokens: int, pages: list[Ints], unpin: "Callable[[Pin], None]") -> None:
+        self.tokens, self.pages, self._unpin = tokens, pages, unpin
+        self._held = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let go. O(pages).
+
+        Raises:
+            StepError: released before.
+        """
+        if not self._held:
+            raise StepError("this pin was released before")
+        self._held = False
+        self._unpin(self)

@@ -1,0 +1,60 @@
+"""Readers from a Hugging Face config to a ModelSpec: a table of families, a small reader for each.
+
+The number of layers and the width must be there; anything else that a file leaves out takes the
+default of the family's class in transformers, and nothing else is ever assumed. A decoder nested
+beside encoders may leave out these two as well, since transformers writes only what differs there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.errors import ConfigError, UnknownArchitecture
+from octavo.model.configs.families import DEFAULTS, DEPTHS, FAMILIES, REQUIRED
+from octavo.model.configs.fields import Fields
+from octavo.model.configs.nested import WRAPPERS, find_decoder, inner_name
+from octavo.model.spec import ModelSpec
+
+__all__ = ["DEFAULTS", "FAMILIES", "known_architectures", "read_spec"]
+
+
+def known_architectures() -> list[str]:
+    """Every ``model_type`` that can be read, those that nest a decoder too. O(families)."""
+    return sorted({*FAMILIES, *WRAPPERS})
+
+
+def read_spec(config: Mapping[str, Any]) -> ModelSpec:
+    """The ModelSpec of a config's decoder.
+
+    Raises:
+        UnknownArchitecture: ``model_type`` has no reader here.
+        ConfigError: a field is missing or wrong, or the model keeps no cache.
+
+    Cost: O(layers).
+    """
+    name, given, nested = find_decoder(config)
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    if family is None:
+        raise _unknown(config, name)
+    required = () if nested else REQUIRED
+    defaults = {field: value for field, value in family.defaults.items() if field not in required}
+    fields = Fields(given, defaults)
+    if fields.flag("add_cross_attention"):
+        raise ConfigError("add_cross_attention", value=True, right="that is not read here")
+    layers = family.read(fields)
+    mtp = family.mtp(fields, layers)
+    model = str(config["model_type"])
+    depth = DEPTHS[model](Fields(config, {})) if model in DEPTHS else None
+    return ModelSpec(model, tuple(layers), fields.max_length(), mtp, depth)
+
+
+def _unknown(config: Mapping[str, Any], name: object) -> UnknownArchitecture:
+    """The error for an architecture without a reader: the names like it first, and a way out."""
+    from difflib import get_close_matches
+
+    known = known_architectures()
+    near = get_close_matches(name.lower(), known, 5) if isinstance(name, str) else []
+    part = inner_name(config)
+    inside = f"ModelSpec.from_config(config[{part!r}]) reads its decoder, or " if part else ""
+    by_hand = "give its layers by hand: ModelSpec(name, layers=(octavo.Attention(...), ...))"
+    others = [item for item in known if item not in near]
+    return UnknownArchitecture(name, [*near, *others], "model_type", inside + by_hand)

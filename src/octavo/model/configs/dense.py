@@ -1,0 +1,76 @@
+"""Families in which every layer sees every token."""
+
+from octavo.errors import ConfigError
+from octavo.model.configs.fields import Fields, with_windows
+from octavo.model.spec import Attention, Layer
+
+
+def full(fields: Fields) -> list[Layer]:
+    """Keys and values of every token in every layer, unless ``layer_types`` says otherwise."""
+    return with_windows(fields, lambda layer: False)
+
+
+def unshared(fields: Fields) -> list[Layer]:
+    """Every query head has a key and a value of its own, whatever else the file may say."""
+    dim = fields.divide("hidden_size", fields.width, fields.heads)
+    return [Attention(fields.heads, dim, dim)] * fields.layers
+
+
+def one_or_all_heads(fields: Fields) -> list[Layer]:
+    """As a plain decoder, but ``multi_query`` says one key/value head, else each has its own."""
+    heads = 1 if fields.get("multi_query", True) else fields.heads
+    dim = fields.head_dim()
+    return [Attention(heads, dim, dim)] * fields.layers
+
+
+def falcon(fields: Fields) -> list[Layer]:
+    """``num_kv_heads`` counts in the new architecture or without ``multi_query``, else it is 1.
+
+    transformers repeats the heads of the new architecture before it stores them; the model, and
+    with it this spec, has no more than the file says.
+    """
+    grouped = fields.flag("new_decoder_architecture") or not fields.flag("multi_query")
+    heads = fields.kv_heads("num_kv_heads") if grouped else 1
+    dim = fields.divide("hidden_size", fields.width, fields.heads)
+    return [Attention(heads, dim, dim)] * fields.layers
+
+
+def nested_heads(fields: Fields) -> list[Layer]:
+    """Key/value heads stand in ``attn_config``; by its class's default there is one (DBRX)."""
+    inner = Fields(
+        {"kv_n_heads": 1, **fields.part("attn_config"), "num_attention_heads": fields.heads}, {}
+    )
+    dim = fields.head_dim()
+    return [Attention(inner.kv_heads("kv_n_heads"), dim, dim)] * fields.layers
+
+
+def heads_by_expert(fields: Fields) -> list[Layer]:
+    """Every expert has query heads of its own over the same keys; ``kv_channels`` wide (JetMoE)."""
+    dim = fields.count("kv_channels")
+    return [Attention(fields.count("num_key_value_heads"), dim, dim)] * fields.layers
+
+
+def chatglm(fields: Fields) -> list[Layer]:
+    """``multi_query_group_num`` heads, ``kv_channels`` wide, where ``multi_query_attention``."""
+    multi = fields.flag("multi_query_attention")
+    heads = fields.kv_heads("multi_query_group_num") if multi else fields.heads
+    dim = fields.count("kv_channels")
+    return [Attention(heads, dim, dim)] * fields.layers
+
+
+def causal(fields: Fields) -> list[Layer]:
+    """As a plain decoder; refused where it is told to look ahead."""
+    only_causal(fields)
+    return full(fields)
+
+
+def only_causal(fields: Fields) -> None:
+    """Refuse a decoder whose tokens see later ones: there is nothing to keep.
+
+    Raises:
+        ConfigError: ``use_bidirectional_attention`` says so.
+    """
+    ahead = fields.get("use_bidirectional_attention", default=False)
+    if ahead not in (False, "vision"):  # "vision": within an image, whose tokens come together
+        right = "a cache needs a model in which no token sees a later one"
+        raise ConfigError("use_bidirectional_attention", ahead, right)

@@ -1,0 +1,347 @@
+"""Families that keep a state of constant size, alone, between attention layers or beside them.
+
+A convolution keeps its last kernel - 1 inputs, as vLLM and SGLang store them; transformers keeps a
+whole kernel.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from octavo.errors import ConfigError
+from octavo.model.configs.fields import (
+    CONV,
+    FULL,
+    HYBRID,
+    LINEAR,
+    SLIDING,
+    Fields,
+    Kinds,
+    keys_and_values,
+)
+from octavo.model.configs.latent import row
+from octavo.model.spec import Attention, Layer, Shape, State
+
+
+def _conv(channels: int, kernel: int) -> Shape:
+    return (channels, kernel - 1) if kernel > 1 else ()
+
+
+def _inner(fields: Fields, expand: str) -> int:
+    """Inner width of a mamba mixer: ``expand``, which may be a fraction, times the width."""
+    value = fields.get(expand)
+    if isinstance(value, float) and value > 0 and (value * fields.width).is_integer():
+        return int(value * fields.width)
+    return fields.count(expand) * fields.width
+
+
+def _mamba1(inner: int, state: int, kernel: int) -> State:
+    """Mamba 1: a recurrence for each inner channel; the convolution runs over these alone."""
+    return State((inner, state), _conv(inner, kernel))
+
+
+def _mamba2(heads: int, dim: int, state: int, groups: int, kernel: int) -> State:
+    """Mamba 2: a recurrence for each head; the convolution takes B and C of each group along."""
+    return State((heads, dim, state), _conv(heads * dim + 2 * groups * state, kernel))
+
+
+def _mamba_d(fields: Fields, inner: int) -> State:
+    """Mamba 2 by the names of the Bamba line, whose head may be ``auto``: inner width / heads."""
+    heads, dim = fields.count("mamba_n_heads"), fields.get("mamba_d_head")
+    dim = inner // heads if dim == "auto" else fields.count("mamba_d_head")
+    if heads * dim != inner:
+        raise ConfigError("mamba_d_head", dim, f"{heads} heads of it must make up {inner}")
+    sizes = ("mamba_d_state", "mamba_n_groups", "mamba_d_conv")
+    return _mamba2(heads, dim, *(fields.count(name) for name in sizes))
+
+
+def mamba(fields: Fields) -> list[Layer]:
+    """A Mamba 1 state in every layer, no attention.
+
+    ``intermediate_size`` is the inner width where it is there: Falcon Mamba's ``expand`` is not.
+    """
+    given = fields.get("intermediate_size") is not None
+    inner = fields.count("intermediate_size") if given else _inner(fields, "expand")
+    state = _mamba1(inner, fields.count("state_size"), fields.count("conv_kernel"))
+    return [state] * fields.layers
+
+
+def mamba2(fields: Fields) -> list[Layer]:
+    """A Mamba 2 state in every layer, no attention."""
+    heads, dim = fields.count("num_heads"), fields.count("head_dim")
+    inner = _inner(fields, "expand")
+    if heads * dim != inner:
+        raise ConfigError("head_dim", dim, f"{heads} heads of it must make up {inner}")
+    sizes = ("state_size", "n_groups", "conv_kernel")
+    return [_mamba2(heads, dim, *(fields.count(name) for name in sizes))] * fields.layers
+
+
+def jamba(fields: Fields) -> list[Layer]:
+    """Attention where layer % ``attn_layer_period`` == ``attn_layer_offset``, else Mamba 1."""
+    period = fields.count("attn_layer_period")
+    offset = fields.count("attn_layer_offset", low=0)
+    if offset >= period:
+        raise ConfigError("attn_layer_offset", offset, f"it must be less than {period}")
+    state = _mamba1(
+        _inner(fields, "mamba_expand"), fields.count("mamba_d_state"), fields.count("mamba_d_conv")
+    )
+    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: state}
+    return fields.by_type(kinds, lambda layer: FULL if layer % period == offset else LINEAR)
+
+
+def bamba(fields: Fields) -> list[Layer]:
+    """Attention in the layers of ``attn_layer_indices``, else Mamba 2."""
+    attention = fields.layer_indices("attn_layer_indices")
+    kinds: Kinds = {
+        FULL: lambda: keys_and_values(fields),
+        LINEAR: lambda: _mamba_d(fields, _inner(fields, "mamba_expand")),
+    }
+    return fields.by_type(kinds, lambda layer: FULL if layer in attention else LINEAR)
+
+
+def granite_hybrid(fields: Fields) -> list[Layer]:
+    """``layer_types`` names the attention layers; without it every layer is Mamba 2."""
+    name = "layer_types" if fields.get("layers_block_type") is None else "layers_block_type"
+    kinds: Kinds = {
+        FULL: lambda: keys_and_values(fields),
+        LINEAR: lambda: _mamba_d(fields, _inner(fields, "mamba_expand")),
+    }
+    return fields.by_type(kinds, lambda layer: LINEAR, name)
+
+
+def falcon_h1(fields: Fields) -> list[Layer]:
+    """Attention and Mamba 2 side by side in every layer.
+
+    The mixer is ``mamba_d_ssm`` wide where the file says so, else ``mamba_expand`` widths.
+    """
+    given = fields.get("mamba_d_ssm") is not None
+    inner = fields.count("mamba_d_ssm") if given else _inner(fields, "mamba_expand")
+    return [(keys_and_values(fields), _mamba_d(fields, inner))] * fields.layers
+
+
+_NEMOTRON = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_KEEPS_NOTHING = ("mlp", "moe")
+
+
+def nemotron_h(fields: Fields) -> list[Layer]:
+    """Mixers and feed-forwards are layers of their own, told by a letter each.
+
+    M in ``hybrid_override_pattern`` is Mamba 2, * attention; - and E keep nothing.
+    """
+    types = _nemotron_types(fields)
+    layers = fields.get("num_hidden_layers")
+    if layers is not None and fields.layers != len(types):
+        right = f"hybrid_override_pattern tells of {len(types)} layers"
+        raise ConfigError("num_hidden_layers", layers, right)
+    return _nemotron_layers(fields, types)
+
+
+def nemotron_h_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
+    """``num_nextn_predict_layers`` times the pattern ``mtp_hybrid_override_pattern``."""
+    count = fields.layer_count("num_nextn_predict_layers", default=0, low=0)
+    name = "mtp_hybrid_override_pattern"
+    types = fields.listed("mtp_layers_block_type", ["attention", "moe"])
+    types = types if fields.get(name) is None else _letters(name, fields.get(name))
+    return tuple(_nemotron_layers(fields, types)) * count if count else ()
+
+
+def _nemotron_types(fields: Fields) -> list[Any]:
+    for name in ("layers_block_type", "layer_types"):
+        if fields.get(name) is not None:
+            return fields.listed(name)
+    pattern = fields.get("hybrid_override_pattern")
+    return _letters("hybrid_override_pattern", pattern)
+
+
+def _letters(name: str, pattern: object) -> list[str]:
+    if not isinstance(pattern, str) or not pattern or set(pattern) - set(_NEMOTRON):
+        raise ConfigError(name, pattern, "it must hold M, *, - or E for every layer")
+    return [_NEMOTRON[letter] for letter in pattern]
+
+
+def _nemotron_layers(fields: Fields, types: list[Any]) -> list[Layer]:
+    """The layers of these types; the file's own count of layers has no say."""
+    kinds: Kinds = {
+        FULL: lambda: _nemotron_attention(fields),
+        LINEAR: lambda: _nemotron_state(fields),
+        **dict.fromkeys(_KEEPS_NOTHING, tuple),
+    }
+    own = Fields({"num_hidden_layers": len(types), "layer_types": types}, {})
+    return own.by_type(kinds, lambda layer: FULL)
+
+
+def _nemotron_attention(fields: Fields) -> Attention:
+    name = "attention_head_dim" if fields.get("attention_head_dim") is not None else "head_dim"
+    dim = fields.count(name)
+    return Attention(fields.kv_heads(), dim, dim)
+
+
+def _nemotron_state(fields: Fields) -> State:
+    sizes = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
+    return _mamba2(*(fields.count(name) for name in sizes))
+
+
+_ZAMBA2 = "m" + "mmmmmh" * 7 + "mmmmh" + "mmmh" + "mm"
+
+
+def zamba(fields: Fields) -> list[Layer]:
+    """Mamba 1 with heads in every layer; attention over the doubled width beside it in some."""
+    period, offset = fields.count("attn_layer_period"), fields.count("attn_layer_offset", low=0)
+    heads, inner = fields.count("n_mamba_heads"), _inner(fields, "mamba_expand")
+    recurrent = (heads, fields.divide("mamba_expand", inner, heads), fields.count("mamba_d_state"))
+    state = State(recurrent, _conv(inner, fields.count("mamba_d_conv")))
+    if fields.get("attention_head_dim") is None:
+        dim = fields.divide("hidden_size", 2 * fields.width, fields.heads)
+    else:
+        dim = fields.count("attention_head_dim")
+    kinds: Kinds = {
+        HYBRID: lambda: (Attention(fields.kv_heads(), dim, dim), state),
+        LINEAR: lambda: state,
+    }
+
+    def rule(layer: int) -> str:
+        """The third layer is the first with attention; then they come by period."""
+        own = layer == 2 if layer < 3 else (layer - 3) % period == offset
+        return HYBRID if own else LINEAR
+
+    return fields.by_type(kinds, rule, "layers_block_type")
+
+
+def zamba2(fields: Fields) -> list[Layer]:
+    """Mamba 2 in every layer; attention over the doubled width beside it in some.
+
+    All attention layers share weights, and every one of them keeps keys and values of its own.
+    """
+    heads, inner = fields.count("n_mamba_heads"), _inner(fields, "mamba_expand")
+    dim = fields.divide("mamba_expand", inner, heads)
+    sizes = ("mamba_d_state", "mamba_ngroups", "mamba_d_conv")
+    state = _mamba2(heads, dim, *(fields.count(name) for name in sizes))
+    wide = fields.divide("hidden_size", 2 * fields.width, fields.heads)
+    both = (Attention(fields.kv_heads(), wide, wide), state)
+    if fields.get("layers_block_type") is None and fields.layers != len(_ZAMBA2):
+        right = f"the family's rule tells of {len(_ZAMBA2)} layers only"
+        raise ConfigError("layers_block_type", None, right)
+    kinds: Kinds = {HYBRID: lambda: both, LINEAR: lambda: state}
+    rule = {"m": LINEAR, "h": HYBRID}
+    return fields.by_type(kinds, lambda layer: rule[_ZAMBA2[layer]], "layers_block_type")
+
+
+def lfm2(fields: Fields) -> list[Layer]:
+    """Short convolutions, whose last inputs are all they keep, between attention layers.
+
+    Without ``layer_types``, ``full_attn_idxs`` lists the attention layers; without both, all are.
+    """
+    attention = fields.layer_indices("full_attn_idxs", list(range(fields.layers)))
+    kinds: Kinds = {
+        FULL: lambda: keys_and_values(fields),
+        CONV: lambda: State((), _conv(fields.width, fields.count("conv_L_cache"))),
+    }
+    return fields.by_type(kinds, lambda layer: FULL if layer in attention else CONV)
+
+
+def _delta(fields: Fields) -> State:
+    """Gated delta rule: a matrix for each value head; q, k and v share one convolution."""
+    names = ("key_heads", "value_heads")
+    k_heads, v_heads = (fields.count(f"linear_num_{name}") for name in names)
+    k_dim, v_dim = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
+    channels = 2 * k_heads * k_dim + v_heads * v_dim
+    return State((v_heads, k_dim, v_dim), _conv(channels, fields.count("linear_conv_kernel_dim")))
+
+
+def gated_delta(fields: Fields) -> list[Layer]:
+    """Each ``full_attention_interval``-th layer attends, the others keep a gated delta state."""
+    every = fields.count("full_attention_interval", default=4)
+    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: _delta(fields)}
+    return fields.by_type(kinds, lambda layer: LINEAR if (layer + 1) % every else FULL)
+
+
+def gated_delta_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
+    """Prediction layers attend, whatever the last layer does."""
+    count = fields.layer_count("mtp_num_hidden_layers", default=0, low=0)
+    return (keys_and_values(fields),) * count
+
+
+def olmo_hybrid(fields: Fields) -> list[Layer]:
+    """As gated delta: each fourth layer attends, and the last where that would be none."""
+    layers = fields.layers
+    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: _olmo_delta(fields)}
+    last = layers - 1 if layers < 4 else None
+    return fields.by_type(kinds, lambda i: FULL if i % 4 == 3 or i == last else LINEAR)
+
+
+def _olmo_delta(fields: Fields) -> State:
+    """What is left out follows from the attention heads; values are twice as wide as keys."""
+    heads = fields.heads
+    k_heads = fields.count("linear_num_key_heads", default=heads)
+    k_dim = fields.count("linear_key_head_dim", default=int(0.75 * fields.width / k_heads))
+    given = {
+        "linear_num_key_heads": k_heads,
+        "linear_num_value_heads": fields.count("linear_num_value_heads", default=heads),
+        "linear_key_head_dim": k_dim,
+        "linear_value_head_dim": fields.count("linear_value_head_dim", default=2 * k_dim),
+        "linear_conv_kernel_dim": fields.count("linear_conv_kernel_dim"),
+    }
+    return _delta(Fields(given, {}))
+
+
+def kimi_linear(fields: Fields) -> list[Layer]:
+    """Latent attention in some layers, Kimi delta attention in the others.
+
+    ``linear_attn_config`` lists both from 1 on and holds the sizes; without lists, each fourth
+    layer from 4 on attends.
+    """
+    given = {"num_hidden_layers": fields.layers, **fields.part("linear_attn_config")}
+    linear = Fields(given, {})
+    attention = set(range(4, fields.layers, 4))
+    if linear.get("full_attn_layers") is not None:
+        attention = linear.layer_indices("full_attn_layers", first=1)
+        _all_once(linear, attention)
+    kinds: Kinds = {FULL: lambda: row(fields), LINEAR: lambda: _kimi_delta(fields, linear)}
+    return fields.by_type(kinds, lambda layer: FULL if layer in attention else LINEAR)
+
+
+def _all_once(linear: Fields, attention: set[int]) -> None:
+    """Every layer stands in one of the two lists and in one only."""
+    others = linear.layer_indices("kda_layers", first=1)
+    if attention & others or len(attention) + len(others) != linear.layers:
+        right = f"with full_attn_layers it must list each of the {linear.layers} layers once"
+        raise ConfigError("kda_layers", sorted(layer + 1 for layer in others), right)
+
+
+def _kimi_delta(fields: Fields, linear: Fields) -> State:
+    heads = linear.count("num_heads", default=fields.get("linear_num_heads"))
+    dim = linear.count("head_dim", default=fields.get("linear_head_dim"))
+    kernel = fields.get("linear_conv_kernel_dim")
+    kernel = linear.count("short_conv_kernel_size", default=kernel)
+    return State((heads, dim, dim), _conv(3 * heads * dim, kernel))
+
+
+def minimax(fields: Fields) -> list[Layer]:
+    """Lightning attention keeps a matrix a head; every other layer attends."""
+    dim = fields.head_dim()
+    state = State((fields.heads, dim, dim))
+    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: state}
+    return fields.by_type(kinds, lambda layer: LINEAR if layer % 2 else FULL)
+
+
+def minimax_listed(fields: Fields) -> list[Layer]:
+    """As MiniMax in transformers, but ``attn_type_list`` holds 1 for attention, 0 for lightning."""
+    types = fields.listed("attn_type_list")
+    if len(types) != fields.layers or set(map(str, types)) - {"0", "1"}:
+        right = f"it must hold 0 or 1 for each of the {fields.layers} layers"
+        raise ConfigError("attn_type_list", types, right)
+    dim = fields.head_dim()
+    kinds: list[Layer] = [State((fields.heads, dim, dim)), keys_and_values(fields)]
+    return [kinds[item] for item in types]
+
+
+def recurrent_gemma(fields: Fields) -> list[Layer]:
+    """``block_types`` repeats: a gated recurrence of ``lru_width``, or attention with a window."""
+    pattern = fields.listed("block_types")
+    if not pattern or set(map(str, pattern)) - {"recurrent", "attention"}:
+        raise ConfigError("block_types", pattern, "each must be recurrent or attention")
+    lru = fields.count("lru_width", default=fields.width)
+    state = State((lru,), _conv(lru, fields.count("conv1d_width")))
+    attention = replace(keys_and_values(fields), window=fields.window("attention_window_size"))
+    kinds: Kinds = {SLIDING: lambda: attention, LINEAR: lambda: state}
+    slides = [item == "attention" for item in pattern]
+    return fields.by_type(kinds, lambda i: SLIDING if slides[i % len(slides)] else LINEAR)

@@ -1,0 +1,52 @@
+"""What a row of the table of families holds."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from octavo.model.configs.fields import Fields
+from octavo.model.spec import Layer
+
+Reader = Callable[[Fields], list[Layer]]
+Predictors = Callable[[Fields, list[Layer]], tuple[Layer, ...]]
+
+
+class Family(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        read: from the fields to the layers.
+        defaults: what fields that are left out are; None: nothing, as if the file said null.
+        mtp: from the fields and the layers to those that predict more than one token.
+    """
+
+    read: Reader
+    defaults: Mapping[str, Any]
+    mtp: Predictors
+
+
+def like_the_last(fields: Fields, layers: list[Layer]) -> tuple[Layer, ...]:
+    """``num_nextn_predict_layers`` layers that keep what the last layer does."""
+    count = fields.layer_count("num_nextn_predict_layers", default=0, low=0)
+    return (layers[-1],) * count
+
+
+Sizes = tuple[int | None, int | None, int | None, int | None, int | None, int | None]
+_COMMON = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+_NONE: Mapping[str, Any] = {}
+
+
+def row(
+    read: Reader,
+    sizes: Sizes,
+    more: Mapping[str, Any] = _NONE,
+    mtp: Predictors = like_the_last,
+) -> Family:
+    """A family by its reader, the defaults that all families have, and those of its own."""
+    return Family(read, {**dict(zip(_COMMON, sizes, strict=True)), **more}, mtp)

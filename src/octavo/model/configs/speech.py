@@ -1,0 +1,51 @@
+"""Speech models over codebooks: a backbone with one position a frame, and a decoder in depth.
+
+The decoder in depth starts anew for every frame and goes over its codebooks, so its cache holds as
+many positions as there are codebooks.
+"""
+
+from octavo.model.configs.dense import full
+from octavo.model.configs.fields import Fields
+from octavo.model.spec import Attention, Layer, ModelSpec
+
+_CSM_DEPTH = {
+    "num_hidden_layers": 4,
+    "hidden_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": None,
+    "num_codebooks": 32,
+}
+
+
+def csm(fields: Fields) -> list[Layer]:
+    """The backbone, a plain decoder; the decoder in depth is beside it."""
+    return full(fields)
+
+
+def csm_depth(fields: Fields) -> ModelSpec:
+    """The decoder of ``depth_decoder_config``, over the codebooks of a frame."""
+    inner = Fields(fields.part("depth_decoder_config"), _CSM_DEPTH)
+    return ModelSpec("csm_depth_decoder", tuple(full(inner)), inner.count("num_codebooks"))
+
+
+def fish(fields: Fields) -> list[Layer]:
+    """The slow transformer; ``n_local_heads`` are its key/value heads, -1 as many as heads."""
+    every = fields.get("n_local_heads") in (None, -1)
+    heads = fields.heads if every else fields.kv_heads("n_local_heads")
+    dim = fields.head_dim()
+    return [Attention(heads, dim, dim)] * fields.layers
+
+
+def fish_depth(fields: Fields) -> ModelSpec:
+    """The fast transformer of ``audio_decoder_config``, over the codebooks of a frame."""
+    inner = Fields(fields.part("audio_decoder_config"), {})
+    return ModelSpec("fish_fast", tuple(fish(inner)), inner.count("num_codebooks"))
+
+
+def dual_ar_depth(fields: Fields) -> ModelSpec:
+    """The fast transformer by ``fast_`` fields, each as the slow one's where it is left out."""
+    slow = {name: fields.get(name) for name in ("dim", "n_head", "n_local_heads", "head_dim")}
+    given = {name: fields.get(f"fast_{name}", value) for name, value in slow.items()}
+    inner = Fields({"n_layer": fields.layer_count("n_fast_layer"), **given}, {})
+    return ModelSpec("fish_fast", tuple(fish(inner)), fields.count("num_codebooks"))

@@ -1,0 +1,183 @@
+"""What one page of each layer is made of: tensors with a shape and an element type, exact bytes.
+
+Knows layer kinds and element types. Does not know pools, budgets and where anything lies.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Literal, NamedTuple, get_args
+
+from octavo.errors import PlanError
+from octavo.model.dtypes import DTYPES, DType
+from octavo.model.dtypes import dtype as find_dtype
+from octavo.model.lifetimes import group_name
+from octavo.model.spec import Attention, Cross, Latent, LayerKind, ModelSpec, Shape, Shared, State
+
+Order = Literal["token", "head"]
+Scales = Literal["none", "tensor", "token", "head"]
+LATENT_TILE = 128
+"""Elements of a quantised latent, or of an indexer's key, that share one scale."""
+_FP32, _BF16, _FP8 = DTYPES["fp32"], DTYPES["bf16"], DTYPES["fp8"]
+
+
+class Elements(NamedTuple):
+    """Element types of a cache.
+
+    Attributes:
+        kv: of keys, values and latents.
+        scales: how quantised keys and values are scaled: ``none`` or ``tensor`` (no bytes in a
+            page), ``token`` (one fp32 a token each) or ``head`` (one a token and head each).
+        recurrent: of recurrent tensors.
+        conv: of the inputs a convolution keeps.
+    """
+
+    kv: DType
+    scales: Scales
+    recurrent: DType
+    conv: DType
+
+
+class Component(NamedTuple):
+    """One tensor of one page (of a state: of one state) of one layer.
+
+    Attributes:
+        layer: index in the model.
+        group: name.
+        name: key, value, latent, rope, indexer, recurrent, conv, or one of them and ``_scale``.
+        dtype: element type.
+        shape: of one page.
+        bytes: of one page.
+        draft: whether it belongs to a draft model or to prediction layers.
+    """
+
+    layer: int
+    group: str
+    name: str
+    dtype: DType
+    shape: Shape
+    bytes: int
+    draft: bool = False
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether it holds scales of another component."""
+        return self.name.endswith("_scale")
+
+
+def read_elements(
+    dtype: str | DType, scales: str | None, state_dtype: str | DType, conv_dtype: str | DType | None
+) -> Elements:
+    """Element types, checked.
+
+    Args:
+        scales: None: ``head`` for int8 and int4, else ``none``.
+        conv_dtype: None: as keys and values, where those are not quantised, else bf16.
+
+    Raises:
+        PlanError: unknown, or scales where nothing is quantised.
+    """
+    kv = find_dtype(dtype)
+    whole = kv.name.startswith("int")
+    chosen = ("head" if whole else "none") if scales is None else scales
+    if chosen not in get_args(Scales):
+        raise PlanError("scales", scales, f"it must be one of {', '.join(get_args(Scales))}")
+    if chosen != "none" and kv.bits > 8:
+        raise PlanError("scales", scales, f"{kv.name} is not quantised and has no scales")
+    if chosen == "none" and whole:
+        raise PlanError("scales", scales, f"{kv.name} needs scales: tensor, token or head")
+    recurrent = _state_type("state_dtype", state_dtype)
+    conv = _state_type(
+        "conv_dtype", (kv if kv.bits > 8 else _BF16) if conv_dtype is None else conv_dtype
+    )
+    return Elements(kv, chosen, recurrent, conv)  # type: ignore[arg-type]
+
+
+def _state_type(name: str, wanted: str | DType) -> DType:
+    """States are not quantised: no scales are kept for them."""
+    found = find_dtype(wanted)
+    if found.bits < 16:
+        raise PlanError(name, found.name, "states are kept in 16 bits or more")
+    return found
+
+
+def components_of(
+    spec: ModelSpec, elements: Elements, page_size: int, order: Order, *, draft: bool = False
+) -> list[Component]:
+    """Every component of every layer of a model, in order. O(layers).
+
+    Raises:
+        PlanError: elements that do not fill whole bytes, or two kinds of one layer in one group.
+    """
+    kinds = spec.kinds()
+    parts = {
+        kind: (group_name(kind), list(_sized(kind, elements, page_size, order)))
+        for kind in {kind for _, kind in kinds}
+    }
+    found = [
+        Component(layer, group, name, dtype, shape, size, draft)
+        for layer, kind in kinds
+        for group, listed in (parts[kind],)
+        for name, dtype, shape, size in listed
+    ]
+    if len({(item.layer, item.group, item.name) for item in found}) < len(found):
+        right = "a layer has at most one kind of each lifetime"
+        raise PlanError("spec", spec.name, right)
+    return found
+
+
+def _sized(
+    kind: LayerKind, elements: Elements, page_size: int, order: Order
+) -> Iterator[tuple[str, DType, Shape, int]]:
+    """Components of a kind with their bytes; the last axis alone fills whole bytes."""
+    for name, dtype, shape in _parts(kind, elements, page_size, order):
+        yield name, dtype, shape, prod(shape[:-1]) * dtype.size(shape[-1])
+
+
+def _parts(
+    kind: LayerKind, elements: Elements, page_size: int, order: Order
+) -> Iterator[tuple[str, DType, Shape]]:
+    if isinstance(kind, State):
+        yield from _state(kind, elements)
+    elif isinstance(kind, Latent):
+        yield from _latent(kind, elements, page_size)
+    elif not isinstance(kind, Shared):
+        yield from _attention(kind, elements, page_size, order)
+
+
+def _attention(
+    kind: Attention | Cross, elements: Elements, page_size: int, order: Order
+) -> Iterator[tuple[str, DType, Shape]]:
+    outer = (page_size, kind.kv_heads) if order == "token" else (kind.kv_heads, page_size)
+    yield "key", elements.kv, (*outer, kind.k_dim)
+    yield "value", elements.kv, (*outer, kind.v_dim)
+    if elements.scales in ("token", "head"):
+        shape = outer if elements.scales == "head" else (page_size,)
+        yield "key_scale", _FP32, shape
+        yield "value_scale", _FP32, shape
+
+
+def _latent(kind: Latent, elements: Elements, page_size: int) -> Iterator[tuple[str, DType, Shape]]:
+    """A row of latent and position part; in fp8 the latent has a scale for each tile of it.
+
+    Source of the quantised row (512 fp8, 4 fp32 scales, 64 bf16: 656 bytes): FlashMLA.
+    """
+    if elements.kv.bits > 8:
+        yield "latent", elements.kv, (page_size, kind.rank + kind.rope)
+    elif elements.kv.name.startswith("fp8"):
+        yield "latent", elements.kv, (page_size, kind.rank)
+        yield "latent_scale", _FP32, (page_size, -(-kind.rank // LATENT_TILE))
+        if kind.rope:
+            yield "rope", _BF16, (page_size, kind.rope)
+    else:
+        raise PlanError("dtype", elements.kv.name, "latents are kept in fp8 or wider")
+    if kind.indexer:
+        yield "indexer", _FP8, (page_size, kind.indexer)
+        yield "indexer_scale", _FP32, (page_size, -(-kind.indexer // LATENT_TILE))
+
+
+def _state(kind: State, elements: Elements) -> Iterator[tuple[str, DType, Shape]]:
+    recurrent = kind.recurrent
+    if isinstance(recurrent, tuple) and recurrent:
+        yield "recurrent", elements.recurrent, recurrent
+    if kind.conv:
+        yield "conv", elements.conv, kind.conv

@@ -1,0 +1,356 @@
+"""A plan told in words: what one token costs, what the memory holds, where the rest went.
+
+Computes nothing a plan does not know.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from octavo.model.spec import Attention, Cross, Latent, LayerKind, Shared, State
+from octavo.planner.budget import Budget
+from octavo.planner.plan import GroupPlan, Plan
+from octavo.planner.solve import scored_length
+
+Line = tuple[str, str]
+
+
+def explain_plan(plan: Plan) -> str:
+    """Several lines of text, each with the arithmetic behind its figure. O(layers)."""
+    if plan.spec is None or plan.budget is None or plan.elements is None:
+        return (
+            f"{plan.usable_pages} pages of {plan.page_size} tokens and the null page: "
+            f"{plan.tokens} tokens; bytes are the engine's own matter"
+        )
+    lines = terms(plan)
+    width = max(len(name) for name, _ in lines)
+    text = [f"{name:<{width}}  {words}" for name, words in lines]
+    at = 1 + next(number for number, (name, _) in enumerate(lines) if name == "pages")
+    groups = ["", *table(group_rows(plan)), note(plan), ""] if len(plan.groups) > 1 else []
+    return "\n".join([*text[:at], *groups, *text[at:]])
+
+
+def terms(plan: Plan) -> list[Line]:
+    """The lines of `explain_plan` but for the table of groups, each as its name and text."""
+    assert plan.budget is not None
+    return [
+        ("model", _model(plan)),
+        *_device(plan),
+        ("pages", f"of {choices(plan)}"),
+        ("one token", _token(plan)),
+        *_fixed(plan),
+        *_page(plan),
+        ("sequence", _sequence(plan)),
+        ("memory", f"{amount(plan.budget.total)} = {_parts(plan.budget, plan)} bytes"),
+        *_filled(plan.budget, plan),
+        ("capacity", capacity(plan)),
+        ("reuse", reuse(plan)),
+        *_in_flight(plan),
+        *_depth(plan),
+        *_left_out(plan),
+    ]
+
+
+def amount(size: int, *, up: bool = False) -> str:
+    """``size`` bytes in the largest binary unit of which there is at least one.
+
+    In integers, so that no size is too large; to the nearest hundredth, or ``up`` to one. O(1).
+    """
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            rounded = -(-100 * size // unit) if up else (200 * size + unit) // (2 * unit)
+            whole, part = divmod(rounded, 100)
+            return f"{whole}.{part:02}".rstrip("0").rstrip(".") + f" {name}"
+    return f"{size} bytes"
+
+
+def enough(size: int) -> str:
+    """At least ``size`` bytes as text to type: read again it is no less. O(1)."""
+    return amount(size, up=True).replace(" ", "")
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: columns of numbers to the right, others to the left. O(cells)."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    right = [any(cell[:1].isdigit() for cell in column) for column in columns]
+    return [
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def hundredths(plan: Plan, length: int) -> str:
+    """Sequences of ``length`` tokens that fit, two decimals, rounded down. O(groups)."""
+    whole, part = divmod(int(plan.max_sequences(length) * 100), 100)
+    return f"{whole:,}.{part:02}"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 layer``, ``2 layers``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _model(plan: Plan) -> str:
+    assert plan.spec is not None
+    shares = [f"tp {plan.tp}"] if plan.tp > 1 else []
+    shares += [f"pp {len(plan.stages)}"] if plan.stages else []
+    ranks = f"; all figures are of one rank ({', '.join(shares)})" if shares else ""
+    if plan.stages:
+        ranks += f": rank {plan.rank + 1}, which has room for the fewest pages"
+        if plan.packed:
+            leader = "its own" if plan.leader == plan.rank else f"those of rank {plan.leader + 1}"
+            ranks += f"; pages a parent are {leader}, in which the most sequences fit"
+    return f"{plan.spec.name}, {counted(len(plan.spec.layers), 'layer')}{ranks}"
+
+
+def _device(plan: Plan) -> list[Line]:
+    """What is taken off a device, where anything is."""
+    memory = plan.memory
+    if memory is None or memory.available == memory.device:
+        return []
+    terms = {"weights": memory.weights, "activations": memory.activations, "other": memory.other}
+    taken = "".join(f" - {size:,} {name}" for name, size in terms.items() if size)
+    share = f" x {memory.utilization}" if memory.utilization != "1" else ""
+    return [
+        ("device", f"{memory.device:,}{share}{taken} = {memory.available:,} bytes for the cache")
+    ]
+
+
+def choices(plan: Plan) -> str:
+    """What was chosen: page size, element types and layout. O(groups)."""
+    elements = plan.elements
+    assert elements is not None
+    types = [elements.kv.name]
+    if elements.scales != "none":
+        types.append(f"a scale a {elements.scales}" if elements.scales != "tensor" else "scaled")
+    if plan.state_bytes:
+        types += [f"states {elements.recurrent.name}", f"convolutions {elements.conv.name}"]
+    pages = counted(plan.page_size, "token")
+    if plan.request is not None and plan.page_size > plan.request.page_size:
+        pages += f" (grown from {plan.request.page_size:,} so that a page covers a state)"
+    return f"{pages}; {', '.join(types)}; {plan.layout} layout"
+
+
+def note(plan: Plan) -> str:
+    """What a column of `group_rows` means. O(1)."""
+    what = "parents were bound to" if plan.packed else "pages were of"
+    return f"(pages if all: as many as there would be if all {what} that group)"
+
+
+def group_rows(plan: Plan) -> list[list[str]]:
+    """Cells of a table: a row a group under a header. O(groups)."""
+    head = ["group", "layers", "keeps", "bytes a token", "page bytes", "padding", "pages if all"]
+    rows = [[*head, "a parent"] if plan.packed else head]
+    for group in plan.groups.values():
+        usable = plan.usable_pages * group.pages_per_parent
+        token = f"{group.kept_bytes // plan.page_size:,}" if group.lifetime.form != "state" else "-"
+        row = [group.name, f"{len(group.layers)}", keeps(group), token, f"{group.page_bytes:,}"]
+        row += [f"{group.page_bytes - group.kept_bytes // group.parts:,}", f"{usable:,}"]
+        rows.append([*row, f"{group.pages_per_parent:,}"] if plan.packed else row)
+    return rows
+
+
+def keeps(group: GroupPlan) -> str:
+    """What a group keeps of a sequence, in a few words. O(1)."""
+    life = group.lifetime
+    window, chunk = getattr(life, "window", None), getattr(life, "chunk", None)
+    if window is not None:
+        sinks = f" and the first {life.sinks}" if life.sinks else ""
+        return f"the last {window:,} tokens{sinks}"
+    if chunk is not None:
+        return f"its chunk of {chunk:,} tokens"
+    if life.form == "state":
+        return "one state" + (f" in {group.parts} pages" if group.parts > 1 else "")
+    return "every token" if life.form == "tokens" else "another input"
+
+
+def _token(plan: Plan) -> str:
+    text = f"{_arithmetic(plan)} = {plan.bytes_per_token:,} bytes"
+    if plan.bytes_per_token_beyond_windows != plan.bytes_per_token:
+        text += f"; {plan.bytes_per_token_beyond_windows:,} once every window is full"
+    return text
+
+
+def _arithmetic(plan: Plan) -> str:
+    """Layers of one shape as one product, the shapes joined by plus signs."""
+    assert plan.spec is not None
+    counts: dict[LayerKind, int] = {}
+    for _, kind in plan.spec.kinds():
+        if not isinstance(kind, Shared | State | Cross):
+            plain = _shape(kind)
+            counts[plain] = counts.get(plain, 0) + 1
+    terms = [_term(kind, count, plan) for kind, count in counts.items()]
+    draft = sum(tensor.page_bytes for tensor in plan.tensors if tensor.draft) // plan.page_size
+    return " + ".join([*terms, f"{draft:,} of the draft"] if draft else terms) or "nothing"
+
+
+def _shape(kind: LayerKind) -> LayerKind:
+    """The kind without what does not change its bytes."""
+    return Attention(kind.kv_heads, kind.k_dim, kind.v_dim) if isinstance(kind, Attention) else kind
+
+
+def _term(kind: LayerKind, count: int, plan: Plan) -> str:
+    assert plan.elements is not None
+    kv, layers = plan.elements.kv, counted(count, "layer")
+    size = counted(kv.bits // 8, "byte") if kv.bits >= 8 else f"{kv.bits}/8 bytes"
+    if isinstance(kind, Attention):
+        heads = counted(kind.kv_heads, "head")
+        text = f"{layers} x {heads} x ({kind.k_dim} + {kind.v_dim}) x {size}"
+        scales = {"head": 2 * kind.kv_heads, "token": 2}.get(plan.elements.scales, 0)
+        return text + (f" + {layers} x {scales} scales x 4 bytes" if scales else "")
+    assert isinstance(kind, Latent)
+    if kv.bits > 8:
+        row = f"({kind.rank} + {kind.rope}) x {size}"
+    else:
+        row = f"({kind.rank} + {-(-kind.rank // 128)} scales x 4 + {kind.rope} x 2) bytes"
+    if not kind.indexer:
+        return f"{layers} x {row}"
+    return f"{layers} x ({row} + indexer {kind.indexer} + {-(-kind.indexer // 128)} x 4 bytes)"
+
+
+def _fixed(plan: Plan) -> list[Line]:
+    size = plan.fixed_bytes_per_sequence
+    if not size:
+        return []
+    return [("fixed", f"{_states(plan)} = {size:,} bytes a sequence, whatever its length")]
+
+
+def _states(plan: Plan) -> str:
+    """Layers of one state as one product, and what inputs and drafts add."""
+    assert plan.spec is not None
+    assert plan.elements is not None
+    counts: dict[State, int] = {}
+    for _, kind in plan.spec.kinds():
+        if isinstance(kind, State):
+            counts[kind] = counts.get(kind, 0) + 1
+    listed, told = [], 0
+    for kind, count in counts.items():
+        parts = [(kind.recurrent, plan.elements.recurrent), (kind.conv, plan.elements.conv)]
+        shapes = [
+            (shape if isinstance(shape, tuple) else (shape,), dtype)
+            for shape, dtype in parts
+            if shape
+        ]
+        told += count * sum(dtype.size(prod(shape)) for shape, dtype in shapes)
+        products = [
+            " x ".join([*map(str, shape), f"{dtype.bits // 8} bytes"]) for shape, dtype in shapes
+        ]
+        listed.append(f"{counted(count, 'layer')} x ({' + '.join(products)})")
+    rest = plan.fixed_bytes_per_sequence - told
+    return " + ".join([*listed, f"{rest:,} of other inputs and drafts"] if rest else listed)
+
+
+def _sequence(plan: Plan) -> str:
+    """Pages and bytes of one longest sequence by group."""
+    longest = plan.max_length or plan.tokens
+    each = [
+        f"{group.name} {counted(pages, 'page')} x {plan.cost(group):,}"
+        for group in plan.groups.values()
+        if (pages := group.steady_pages(longest, plan.page_size))
+    ]
+    text = f"of {longest:,} tokens: {' + '.join(each)} = {plan.sequence_bytes(longest):,} bytes"
+    if plan.bytes_per_token_beyond_windows == plan.bytes_per_token:
+        return text
+    whole = plan.bytes_per_token * longest + plan.fixed_bytes_per_sequence
+    return f"{text}; an engine that keeps every token in every layer takes {whole:,}"
+
+
+def _page(plan: Plan) -> list[Line]:
+    if not plan.packed:
+        shared = ", with room for any group" if len(plan.groups) > 1 else ""
+        size = f"{counted(plan.page_size, 'token')} = {plan.page_bytes:,} bytes"
+        return [("one page", size + shared)]
+    choices = ", or ".join(
+        f"{counted(group.pages_per_parent, 'page')} of {group.name}"
+        for group in plan.groups.values()
+    )
+    return [("one parent", f"{plan.page_bytes:,} bytes, bound to one group at a time: {choices}")]
+
+
+def capacity(plan: Plan) -> str:
+    """Tokens, and sequences of the longest length that fit. O(groups)."""
+    longest, own = plan.max_length or plan.tokens, plan.spec.max_length if plan.spec else None
+    sequences = f"{hundredths(plan, longest)} sequences of {longest:,}"
+    if own is not None and longest == plan.tokens < own:
+        sequences += f", less than the model's {own:,}"
+    elif own is not None and longest > own and plan.max_length is not None:
+        sequences += f" (beyond the model's own {own:,})"
+    if plan.bytes_per_token_beyond_windows:
+        return f"{plan.tokens:,} tokens: {sequences}"
+    return sequences
+
+
+def reuse(plan: Plan) -> str:
+    """At which boundaries prefixes are shared. O(groups)."""
+    text = f"prefixes in steps of {counted(plan.reuse_tokens, 'token')}"
+    if not plan.state_bytes:
+        return text
+    worth = plan.state_tokens
+    tokens = f", as many as {counted(worth, 'token')}" if worth else ""
+    return f"{text}, at saved states only ({plan.state_bytes:,} bytes each{tokens})"
+
+
+def _in_flight(plan: Plan) -> list[Line]:
+    if not plan.in_flight_bytes:
+        return []
+    text = f"{plan.in_flight_bytes:,} bytes while a step of {plan.max_step_tokens:,} tokens runs"
+    longest = plan.max_length or plan.tokens
+    whole = plan.max_sequences_in_flight(longest)
+    if whole < int(plan.max_sequences(longest)):
+        room = f"{counted(whole, 'sequence')} of {longest:,} with it"
+        return [("in flight", f"{text}, once for all sequences: {room}")]
+    return [("in flight", f"{text}, once for all sequences")]
+
+
+def _depth(plan: Plan) -> list[Line]:
+    """The second decoder of a speech model keeps its own few positions while a sequence runs."""
+    if plan.spec is None or plan.spec.depth is None:
+        return []
+    positions = counted(plan.spec.depth.max_length or 1, "position")
+    text = f"{plan.depth_bytes:,} bytes a running sequence beside this cache, for {positions}"
+    return [("depth", text)]
+
+
+def _left_out(plan: Plan) -> list[Line]:
+    """Prediction layers that a config has and the plan does not count."""
+    many = 0 if plan.spec is None else len(plan.spec.mtp)
+    if not many:
+        return []
+    layers = counted(many, "prediction layer")
+    return [("left out", f"{layers} of the config: --mtp {many} (with_mtp({many})) counts them")]
+
+
+def _parts(budget: Budget, plan: Plan) -> str:
+    """The parts that are not zero, so that a reader can multiply and add them up."""
+    size = plan.page_bytes if plan.packed else budget.null_page
+    pages = counted(plan.usable_pages, "parent" if plan.packed else "page")
+    pool = plan.usable_pages * size
+    parts = {
+        "null page (page 0, never handed out)": budget.null_page,
+        "alignment": budget.total - pool - budget.null_page - budget.remainder,
+        "remainder": budget.remainder,
+    }
+    first = f"{pages} x {size:,} ({pool:,})"
+    return " + ".join([first, *(f"{name} {part:,}" for name, part in parts.items() if part)])
+
+
+def _filled(budget: Budget, plan: Plan) -> list[Line]:
+    """What the pages hold, where it is more than keys, values and states."""
+    size = plan.page_bytes if plan.packed else budget.null_page
+    pool = plan.usable_pages * size
+    parts = {
+        "kept": budget.payload,
+        "scales": budget.scales,
+        "draft": budget.reserved,
+        "padding": pool - budget.payload - budget.scales - budget.reserved,
+    }
+    if budget.payload == pool:
+        return []
+    text = f"{pool:,} = " + " + ".join(f"{name} {part:,}" for name, part in parts.items() if part)
+    if not plan.packed or plan.request is None or plan.spec is None:
+        return [("filled", f"{text} bytes")]
+    length = scored_length(plan.spec, plan.request)
+    return [("filled", f"{text} bytes, as sequences of {length:,} tokens fill parents")]

@@ -1,0 +1,222 @@
+"""The planner: a model's spec and a memory budget to a pool of pages, explained to the byte.
+
+Exact integers only; no float on the way to a byte count. Knows no device and allocates nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args
+
+from octavo.errors import BudgetTooSmall, PlanError
+from octavo.model.dtypes import DType
+from octavo.model.spec import ModelSpec
+from octavo.planner.budget import MAX_BYTES, available_memory
+from octavo.planner.components import Order, read_elements
+from octavo.planner.layouts import Layout
+from octavo.planner.plan import MAX_PAGES, GroupPlan, Plan
+from octavo.planner.sharding import shard, stages_of
+
+if TYPE_CHECKING:
+    from octavo.planner.solve import Request
+
+__all__ = ["GroupPlan", "Plan", "memory_for", "plan"]
+
+
+def plan(
+    spec: ModelSpec,
+    memory: int | str | Sequence[int | str],
+    *,
+    page_size: int = 16,
+    dtype: str | DType = "bf16",
+    scales: str | None = None,
+    state_dtype: str | DType = "fp32",
+    conv_dtype: str | DType | None = None,
+    max_length: int | None = None,
+    sequences: int | None = None,
+    order: Order = "token",
+    layout: Layout | None = None,
+    draft: ModelSpec | None = None,
+    kernel: str | None = None,
+    max_step_tokens: int = 2048,
+    tp: int = 1,
+    pp: int = 1,
+    utilization: float | str = 1,
+    weights: int | str = 0,
+    activations: int | str = 0,
+    other: int | str = 0,
+) -> Plan:
+    """How many pages of ``spec`` fit into ``memory``, and where each byte goes.
+
+    Args:
+        spec: what the model's layers keep.
+        memory: of one rank, in bytes or as text such as ``"16GiB"`` (1024s) or ``"16GB"`` (1000s);
+            of several ranks the one with the least counts.
+        page_size: tokens a page holds, at most the longest sequence. In the flat layouts pages
+            grow until they cover a state.
+        dtype: element type of the stored keys and values.
+        scales: of quantised keys and values: ``none``, ``tensor``, ``token`` or ``head``; None:
+            ``head`` for int8 and int4, else ``none``.
+        state_dtype: element type of recurrent tensors.
+        conv_dtype: element type of convolution inputs; None: as keys and values.
+        max_length: longest sequence in tokens, which must fit; None: the model's own, or as many
+            tokens as fit if that is less.
+        sequences: so many of ``max_length`` (else of one token) must fit at once, beside what a
+            step of ``max_step_tokens`` holds in flight; None: one, in the steady state.
+        order: ``token``: a page is (page_size, kv_heads, dim); ``head``: (kv_heads, page_size,
+            dim).
+        layout: ``component``, ``slab`` or ``packed``; None: packed where groups differ.
+        draft: a draft model whose layers keep pages beside the model's, on every rank.
+        kernel: name of the attention kernel that will read the pages, whose demands are checked.
+        max_step_tokens: most tokens a step computes.
+        tp: ranks that share each layer's heads. pp: ranks that each take some of the layers.
+        utilization: share of ``memory`` that may be used.
+        weights, activations, other: bytes of it that are not the cache's.
+
+    Raises:
+        PlanError: an argument out of range; it names the argument and what would be right.
+        BudgetTooSmall: the memory does not hold the null page and these sequences; it names every
+            term, and its ``need`` is exactly enough.
+
+    Cost: O(layers + sizes of a parent tried).
+    """
+    from octavo.planner.solve import (  # here: engines with their own storage need none
+        Request,
+        plan_ranks,
+    )
+
+    _check_words(spec, draft, order, layout)
+    wanted = None if max_length is None else _check("max_length", max_length, MAX_PAGES)
+    tp = _check("tp", tp, None)
+    request = Request(
+        memory=available_memory(memory, utilization, weights, activations, other),
+        page_size=_check("page_size", page_size, wanted or spec.max_length),
+        elements=read_elements(dtype, scales, state_dtype, conv_dtype),
+        wanted=wanted,
+        sequences=None if sequences is None else _check("sequences", sequences, None),
+        order=order,
+        layout=layout,
+        draft=None if draft is None else shard(draft, tp),
+        max_step_tokens=_check("max_step_tokens", max_step_tokens, None),
+        tp=tp,
+        stages=stages_of(shard(spec, tp), _check("pp", pp, len(spec.layers))),
+    )
+    if kernel is not None:
+        from octavo.planner.kernels import check_kernel
+
+        check_kernel(kernel, request.page_size, order, request.stages)
+    made = plan_ranks(request)
+    if made is None:
+        raise _too_small(request)
+    made = _at_its_longest(made, request)
+    if kernel is not None:
+        from octavo.planner.kernels import check_reach
+
+        check_reach(kernel, made.stages or (made,))
+    return made
+
+
+def _at_its_longest(made: Plan, request: "Request") -> Plan:
+    """The plan; where the model's own length does not fit, the one for the longest that does."""
+    from octavo.planner.solve import plan_ranks
+
+    own = request.stages[0].max_length
+    asked = request.wanted is not None or request.sequences is not None
+    if asked or own is None or (made.max_length or own) >= own or not made.packed:
+        return made
+    longer = plan_ranks(request._replace(wanted=made.tokens))
+    return made if longer is None else replace(longer, request=request)
+
+
+def memory_for(spec: ModelSpec, *, sequences: int, length: int, **options: Any) -> int:
+    """The fewest bytes of memory in which ``sequences`` of ``length`` tokens fit at once.
+
+    Prompts computed in steps of ``max_step_tokens`` fit too: what windows hold in flight is in it.
+
+    Args:
+        spec: what the model's layers keep.
+        sequences: how many.
+        length: tokens of each.
+        options: others of `plan`; with ``utilization``, ``weights`` and the like the answer is the
+            memory of a device.
+
+    Raises:
+        PlanError: an argument out of range, or more pages than an int32 can number.
+
+    Cost: some fifty plans.
+    """
+    try:
+        plan(spec, 0, max_length=length, sequences=sequences, **options)
+    except BudgetTooSmall as error:
+        return error.need
+    raise AssertionError("nothing fits into no memory")
+
+
+def _check_words(spec: object, draft: object, order: object, layout: object) -> None:
+    for name, model in (("spec", spec), ("draft", draft)):
+        if not isinstance(model, ModelSpec) and (name == "spec" or model is not None):
+            raise PlanError(name, model, "it must be a ModelSpec, as of ModelSpec.from_config")
+    if order not in get_args(Order):
+        raise PlanError("order", order, "it must be 'token' or 'head'")
+    if layout is not None and layout not in get_args(Layout):
+        raise PlanError("layout", layout, f"it must be one of {', '.join(get_args(Layout))}")
+
+
+def _too_small(request: "Request") -> PlanError:
+    """What to raise where a request does not fit: how much would do, and what takes it."""
+    from octavo.planner.solve import plan_ranks
+
+    memory = request.memory
+    need = _least(request)
+    if need is None:
+        of = "the model's longest" if request.wanted is None else f"{request.wanted:,} tokens"
+        right = f"sequences of {of} take more than 2**31 token slots, or 2**63 bytes"
+        return PlanError("sequences", request.sequences or 1, right)
+    enough = plan_ranks(request._replace(memory=memory._replace(available=need)))
+    assert enough is not None
+    terms = _terms(enough, request)
+    if memory.available != memory.device:
+        terms = f"{memory.formula}; {terms}"
+    return BudgetTooSmall(memory.device_for(need), memory.device, terms)
+
+
+def _terms(enough: Plan, request: "Request") -> str:
+    """What takes the memory of a plan that is just large enough."""
+    assert enough.budget is not None
+    size, null, used = enough.page_bytes, enough.budget.null_page, enough.usable_pages
+    many = f"{request.sequences} sequences" if (request.sequences or 1) > 1 else "one sequence"
+    length = "" if request.wanted is None else f" of {request.wanted} tokens"
+    if enough.packed:
+        return f"{null} bytes of null pages and {used} parents of {size} bytes for {many}{length}"
+    pages = f"{used + 1} pages (the null page and {used}) of {enough.page_size} tokens"
+    return f"{pages}, {size} bytes each, and alignment"
+
+
+def _least(request: "Request") -> int | None:
+    """The fewest bytes for the cache that are enough; None: none are."""
+    from octavo.planner.solve import plan_ranks
+
+    def enough(size: int) -> bool:
+        memory = request.memory._replace(available=size)
+        return plan_ranks(request._replace(memory=memory)) is not None
+
+    low, high = 0, 2**16
+    while not enough(high):
+        if high == MAX_BYTES:
+            return None
+        low, high = high, min(2 * high, MAX_BYTES)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _check(name: str, value: object, high: int | None) -> int:
+    upper = "" if high is None else f" and at most {high}"
+    upper += ", the longest sequence" if high is not None and name == "page_size" else ""
+    if not _is_int(value) or value < 1 or (high is not None and value > high):
+        raise PlanError(name, value, f"it must be an int of at least 1{upper}")
+    return value
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
