@@ -1,0 +1,8 @@
+"""Stands in for the module ``cython`` where the core is interpreted.
+
+A module of the core that needs to know writes ``from octavo.core import nocython as cython``, in
+these words: the build hook makes ``import cython`` of them, so that ``cython.compiled`` is a
+constant for the C compiler and Cython is never loaded at run time.
+"""
+
+compiled = False
