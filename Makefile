@@ -10,6 +10,7 @@ ENGINE := $(VENV)/.octavo-engine
 DEV := $(VENV)/.octavo-dev
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check  # -qq: errors alone
 MODEL := smollm2-135m
+CORE := hatch_build.py $(wildcard src/octavo/core/*.py src/octavo/core/*.pxd)  # what is compiled
 
 export TOKENIZERS_PARALLELISM ?= false
 # Threads that wait sleep: spinning costs most of the time where other programs want the cores too.
@@ -17,7 +18,7 @@ export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types docs bench pull format help-texts clean
+.PHONY: help demo test test-pure lint types docs bench pull format help-texts clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -27,6 +28,10 @@ demo: pull  ## set up, fetch the model once and let it answer two prompts
 
 test: $(DEV) pull  ## all tests but those of the documentation
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/docs --numprocesses=auto --dist=loadfile
+
+test-pure: $(DEV)  ## the tests of the cache again, its core run as Python source
+	@OCTAVO_PURE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --hypothesis-profile=short \
+	  --numprocesses=auto --dist=loadfile tests/laws tests/cases $$(grep -lw Cache tests/unit/*.py)
 
 lint: $(DEV)  ## ruff: rules and format, the examples in README and docs too
 	@$(BIN)/ruff check
@@ -53,15 +58,16 @@ help-texts: $(ENGINE)  ## write docs/cli.md and docs/models.md anew from the pro
 	@$(BIN)/python docs/model_table.py --write
 
 clean:  ## remove the environment and what the tools left
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist src/octavo/core/__compiled__ .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-# A stamp is younger than pyproject.toml when its extra is installed.
-$(ENGINE): pyproject.toml
-	@echo "setting up $(VENV) with $(PYTHON): PyTorch and transformers, a few minutes the first time" >&2
+# A stamp is younger than pyproject.toml when its extra is installed. The install compiles the core
+# where a C compiler is, so it is done again when the core's source has changed.
+$(ENGINE): pyproject.toml $(CORE)
+	@test -e $@ || echo "setting up $(VENV) with $(PYTHON): PyTorch and transformers, a few minutes the first time" >&2
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(PIP_INSTALL) --editable '.[engine]'
 	@touch $@
 
-$(DEV): $(ENGINE)
+$(DEV): pyproject.toml | $(ENGINE)
 	@$(PIP_INSTALL) --editable '.[engine,dev]'
 	@touch $@

@@ -11,7 +11,7 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # The command line
 
-`pip install .` in a checkout brings `octavo plan` and `octavo simulate`, which need NumPy alone.
+`pip install .` in a checkout brings `octavo plan`, `simulate` and `doctor`, which need NumPy alone.
 `octavo pull` and `octavo generate` come with `pip install '.[engine]'`.
 The simulator's pictures come with `pip install '.[simulate]'`.
 Answers go to stdout, everything else to stderr.

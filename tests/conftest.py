@@ -7,12 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from octavo import core
 from octavo.cache.step import GroupView, Step, slot_mapping
 
 # In CI the examples are the same every time; elsewhere each run looks at new ones.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("short", settings.get_profile("ci"), max_examples=10)  # make test-pure
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_report_header():
+    """Which core is tested."""
+    return f"octavo's core: {core.why_not or 'compiled'}"
 
 
 class Pages(NamedTuple):

@@ -1,4 +1,4 @@
-"""The command line ``octavo``: pull a model, generate text, plan a cache, simulate one.
+"""The command line ``octavo``: generate text, plan or simulate a cache, see what works.
 
 ``main`` parses, runs one command and turns every foreseen failure into one line on stderr and an
 exit code: 0 done, 1 failed, 2 misused, 130 interrupted, 141 nobody reads the output any more, 143
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from octavo import __version__
-from octavo.cli import generate, plan, pull, simulate
+from octavo.cli import doctor, generate, plan, pull, simulate
 from octavo.cli.arguments import CommandError
 from octavo.errors import BudgetTooSmall, OctavoError, PlanError
 
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action="version", version=f"octavo {__version__}")
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
-    for command in (pull, generate, plan, simulate):
+    for command in (pull, generate, plan, simulate, doctor):
         command.add_to(commands)
     return whole
 
