@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from octavo.attention.onepass import Prefix, slots, visible
+from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, PlanError
-from octavo.model.spec import check_int
 
 GRAIN = 256  # positions by which storage grows at least: one copy of the prefix in as many steps
 

@@ -6,8 +6,8 @@ from math import inf, isfinite, sqrt
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, TypedDict
 
+from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError
-from octavo.model.spec import check_int
 
 _INT64 = 2**63 - 1
 

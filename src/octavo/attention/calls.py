@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from octavo.attention.arguments import Sizes, check_arguments, check_order
 from octavo.attention.rows import Rows
+from octavo.checks import check_int
 from octavo.errors import CapacityError, PlanError, UnsupportedModel
-from octavo.model.spec import check_int
 
 
 class Asked(NamedTuple):

@@ -15,8 +15,8 @@ from octavo.attention.arguments import check_arguments, check_order
 from octavo.attention.rows import Rows
 from octavo.attention.signature import Attended, one_signature
 from octavo.cache.step import Step
+from octavo.checks import check_int
 from octavo.errors import PlanError, StepError, UnsupportedModel
-from octavo.model.spec import check_int
 
 _FAR = 2**62
 """Positions are below it: a larger window sees no more, and sums with it stay in 64 bits."""

@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from octavo.attention.arguments import check_number
+from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError, StepError
-from octavo.model.spec import check_int
 
 
 @dataclass(eq=False)

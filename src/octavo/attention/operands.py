@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from octavo.attention.arguments import check_choice, check_number, check_positive
 from octavo.attention.arrays import as_reals
+from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError
-from octavo.model.spec import check_int
 
 Array = NDArray[Any]
 

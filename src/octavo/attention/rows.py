@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.step import GroupView, Step
+from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError
-from octavo.model.spec import check_int
 
 _MOST = 2**31 - 1
 _FAR = 2**62  # beyond every position, and sums with it stay in 64 bits

@@ -16,8 +16,8 @@ from octavo.attention.gathering import Source
 from octavo.attention.signature import Attended, one_signature
 from octavo.attention.tiles import Seen, Tile, TorchStep
 from octavo.cache.step import Step
+from octavo.checks import check_int
 from octavo.errors import PlanError
-from octavo.model.spec import check_int
 
 prepare = TorchStep
 """What `paged_attention` takes instead of the step, made once for all layers of a group."""

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from octavo.cache.rows import Rows
 from octavo.cache.sequence import Sequence
+from octavo.checks import check_int
 from octavo.errors import CapacityError, DuplicateSequence, LengthError, UnknownSequence
-from octavo.model.spec import check_int
 
 Counts = int | Iterable[int] | NDArray[np.integer[Any]]
 Change = tuple[Any, Any, Any]

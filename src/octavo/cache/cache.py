@@ -29,10 +29,11 @@ from octavo.cache.publishing import Publisher
 from octavo.cache.reports import Fit, Pin, Stats
 from octavo.cache.retreating import Retreat
 from octavo.cache.rows import Constants
-from octavo.cache.sequence import Ints, Sequence, Tokens, check_tokens
+from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.cache.stepping import Stepper
 from octavo.cache.striding import Strider
+from octavo.checks import Ints, Tokens, check_int, check_tokens
 from octavo.errors import (
     CapacityError,
     DuplicateSequence,
@@ -43,7 +44,6 @@ from octavo.errors import (
     StepError,
     UnknownSequence,
 )
-from octavo.model.spec import check_int
 from octavo.planner.request import Plan
 
 Request = tuple[Sequence | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]

@@ -11,8 +11,8 @@ from octavo.cache.identity import Identity
 from octavo.cache.ledger import Ledger
 from octavo.cache.promises import Promises, open_page_shared, total_needs
 from octavo.cache.sequence import Ints, Sequence
+from octavo.checks import check_int
 from octavo.errors import PlanError
-from octavo.model.spec import check_int
 
 
 class Asked(NamedTuple):

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from octavo.cache.identity import Extra, page_digest, read_extras, root_digest
 from octavo.cache.ledger import Ledger, Removal
 from octavo.cache.matching import page_keys, shareable_pages
-from octavo.cache.sequence import Tokens, check_tokens
-from octavo.model.spec import check_int
+from octavo.checks import Tokens, check_int, check_tokens
 
 
 class Stored(NamedTuple):

@@ -9,9 +9,9 @@ from octavo.cache.admission import Admission, Pinned
 from octavo.cache.identity import Identity
 from octavo.cache.ledger import Ledger
 from octavo.cache.promises import Promises, lost_columns, open_page_shared
-from octavo.cache.sequence import Ints, Sequence, Tokens, check_tokens
+from octavo.cache.sequence import Sequence
+from octavo.checks import Ints, Tokens, check_int, check_tokens
 from octavo.errors import CapacityError, LengthError, PlanError
-from octavo.model.spec import check_int
 
 
 class Guards:

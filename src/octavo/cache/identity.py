@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from octavo.checks import check_int
 from octavo.errors import IdentityError
-from octavo.model.spec import check_int
 
 MediaKey = tuple[tuple[str | bytes | None, int, int], ...]
 """Digests of the media in a page, and where each begins and ends relative to it."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.policies import Policy
-from octavo.model.spec import check_int
+from octavo.checks import check_int
 
 Index = NDArray[np.intp]
 Stamps = NDArray[np.int64]

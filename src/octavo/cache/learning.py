@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.batch import Counts
-from octavo.cache.sequence import MAX_TOKEN, Ints, Tokens, check_tokens
 from octavo.cache.step import Step
+from octavo.checks import MAX_TOKEN, Ints, Tokens, check_int, check_tokens
 from octavo.errors import LengthError, TokenError
-from octavo.model.spec import check_int
 
 Learned = NDArray[np.integer[Any]] | Items[Any] | tuple[Items[int], Items[int]] | None
 Int64s = NDArray[np.int64]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from octavo.cache.lanes import Index, Lanes
 from octavo.cache.policies import Policy, find_policy
+from octavo.checks import check_int
 from octavo.errors import IntegrityError, OutOfPages
-from octavo.model.spec import check_int
 
 Pages = NDArray[np.int32]
 SomePages = NDArray[np.integer[Any]] | Sequence[int]

@@ -22,8 +22,8 @@ from octavo.cache.lanes import LANE_BITS, Clock, Index, Queue, join
 from octavo.cache.pages import OnEvict, Pages, SomePages, check_equal, ignore, unhold
 from octavo.cache.policies import Policy, find_policy
 from octavo.cache.spaces import Space
+from octavo.checks import check_int
 from octavo.errors import IntegrityError, OutOfPages
-from octavo.model.spec import check_int
 
 _FREE = -1
 

@@ -8,8 +8,8 @@ whatever the policy. Policies know counts only; not pages, tokens or tables.
 
 from typing import ClassVar, Protocol, runtime_checkable
 
+from octavo.checks import check_int
 from octavo.errors import PlanError
-from octavo.model.spec import check_int
 
 
 @runtime_checkable

@@ -6,70 +6,17 @@ Handles are read by everyone and changed by their Cache alone.
 """
 
 import warnings
-from collections.abc import Iterable
-from collections.abc import Sequence as Items
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from octavo.cache.identity import CrossInput, Identity
 from octavo.cache.rows import NEVER, Rows
-from octavo.errors import TokenError
+from octavo.checks import Ints, Tokens, check_tokens
 
-Ints = NDArray[np.int32]
-Tokens = Items[int] | NDArray[np.integer[Any]]
-MAX_TOKEN = 2**31 - 1
-"""Largest token id."""
+__all__ = ["Ints", "Orphan", "Sequence", "Tokens", "check_tokens"]
+
 _SLACK = 64  # ids an answer may grow by before its buffer is moved
-
-
-def check_tokens(tokens: Tokens) -> Ints:
-    """``tokens`` as int32, copied unless they are an int32 array already. O(len(tokens)).
-
-    Raises:
-        TokenError: an entry is no int in 0..2**31-1; it names the first one.
-    """
-    array = tokens if isinstance(tokens, np.ndarray) else _from_items(tokens)
-    if array.shape == (0,):
-        return np.empty(0, np.int32)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise _first_bad(array.tolist())
-    if array.dtype == np.int32:
-        if np.count_nonzero(array < 0):
-            raise _first_bad(array.tolist())
-        return np.asarray(array, np.int32)
-    if array.size and (int(array.min()) < 0 or int(array.max()) > MAX_TOKEN):
-        raise _first_bad(array.tolist())
-    return array.astype(np.int32)
-
-
-def _from_items(tokens: Items[int]) -> NDArray[Any]:
-    if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
-        raise TokenError(0, tokens)
-    items = list(tokens)
-    if set(map(type, items)) - {int}:
-        items = [_plain(index, item) for index, item in enumerate(items)]
-    try:
-        return np.array(items, np.int64)
-    except OverflowError:
-        raise _first_bad(items) from None
-
-
-def _plain(index: int, item: Any) -> int:
-    if isinstance(item, (bool, np.bool_)) or not hasattr(item, "__index__"):
-        raise TokenError(index, item)
-    try:
-        return int(item.__index__())
-    except TypeError:
-        raise TokenError(index, item) from None
-
-
-def _first_bad(items: Any) -> TokenError:
-    for index, item in enumerate(items if isinstance(items, list) else [items]):
-        if type(item) is not int or not 0 <= item <= MAX_TOKEN:
-            return TokenError(index, item)
-    return TokenError(0, items)
 
 
 class Orphan(NamedTuple):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, UnknownGroup
-from octavo.model.spec import check_int
 
 if TYPE_CHECKING:
     from octavo.cache.sequence import Sequence

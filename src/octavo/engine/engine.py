@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from octavo.cache.cache import Cache
-from octavo.cache.sequence import Ints, Tokens, check_tokens
 from octavo.cache.step import Step
+from octavo.checks import Ints, Tokens, check_tokens
 from octavo.engine.request import Completion, OnToken, Request, StopTexts
 from octavo.engine.runner import Runner
 from octavo.engine.sampling import Sampler, SamplingParams, sample_rows

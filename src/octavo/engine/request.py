@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from octavo.cache.sequence import Ints, Sequence
+from octavo.cache.sequence import Sequence
+from octavo.checks import Ints
 from octavo.engine.sampling import Sampler, SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled"]

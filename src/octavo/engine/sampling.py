@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from octavo.cache.sequence import check_tokens
+from octavo.checks import check_int, check_tokens
 from octavo.errors import SamplingError, UnsupportedModel
-from octavo.model.spec import check_int
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.step import GroupView, Ints, Step
+from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.index.options import Form
 from octavo.index.steps import MOST, name_row, read_view
 from octavo.model.lifetimes import Lifetime
-from octavo.model.spec import check_int
 from octavo.planner.kernels import KERNELS
 from octavo.planner.plan import Plan, slides
 

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 import numpy as np
 
 from octavo.cache.step import Ints, Step
+from octavo.checks import check_int
 from octavo.errors import PlanError
 from octavo.index.formats import Flashinfer, Tensorrt
 from octavo.index.masks import dense
@@ -15,7 +16,6 @@ from octavo.index.options import Options, ask
 from octavo.index.ragged import cascade, flashinfer
 from octavo.index.steps import check_plan
 from octavo.index.tables import flash, onnxruntime, tensorrt, vllm
-from octavo.model.spec import check_int
 from octavo.planner.plan import Plan, slides
 
 F = TypeVar("F", bound=tuple[Any, ...])

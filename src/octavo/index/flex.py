@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.step import Ints, Step
+from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError
 from octavo.index.addresses import Addresses, read_addresses
 from octavo.index.formats import Flex
 from octavo.index.steps import check_plan
-from octavo.model.spec import check_int
 from octavo.planner.plan import Plan
 
 Int64s = NDArray[np.int64]

@@ -6,8 +6,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, PlanError
-from octavo.model.spec import check_int
 
 Int64s = NDArray[np.int64]
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypedDict
 
+from octavo.checks import check_int
 from octavo.errors import CapacityError, PlanError
-from octavo.model.spec import check_int
 
 Form = Literal["absolute", "compact"]
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from octavo.cache.step import CrossView, GroupView, StateView, Step, View
+from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError, StepError
 from octavo.model.lifetimes import Form
-from octavo.model.spec import check_int
 from octavo.planner.plan import Plan
 
 _FORMS: dict[type[View], Form] = {GroupView: "tokens", StateView: "state", CrossView: "cross"}

@@ -5,13 +5,13 @@ from typing import Unpack
 import numpy as np
 
 from octavo.cache.step import Ints, Step
+from octavo.checks import check_int
 from octavo.errors import CapacityError
 from octavo.index.addresses import Addresses
 from octavo.index.buffers import deliver
 from octavo.index.formats import Flash, Onnxruntime, Tensorrt, Vllm
 from octavo.index.options import Options
 from octavo.index.parts import Parts, whole
-from octavo.model.spec import check_int
 from octavo.planner.plan import Plan
 
 

@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.model.spec import Attention, Cross, LayerKind, State, check_int
+from octavo.checks import check_int
+from octavo.model.spec import Attention, Cross, LayerKind, State
 
 Int64s = NDArray[np.int64]
 Form = Literal["tokens", "state", "cross"]

@@ -8,29 +8,10 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, SupportsIndex
+from typing import Any
 
-from octavo.errors import ConfigError, LengthError
-
-
-def check_int(name: str, value: object, low: int, high: int | None = None, why: str = "") -> int:
-    """``value`` as an int in ``low..high``; bools and floats are refused. O(1).
-
-    Raises:
-        LengthError: not an int, or outside the range.
-    """
-    if type(value) is int:
-        number = value
-    elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise LengthError(name, value, low, high, why)
-    else:
-        try:
-            number = value.__index__()
-        except TypeError:  # an array
-            raise LengthError(name, value, low, high, why) from None
-    if number < low or (high is not None and number > high):
-        raise LengthError(name, number, low, high, why)
-    return number
+from octavo.checks import check_int
+from octavo.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ they are declared. Knows nothing of models, devices and lifetimes.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from octavo.checks import check_int
 from octavo.errors import BudgetTooSmall, PlanError
-from octavo.model.spec import check_int
 
 
 class Part(NamedTuple):

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from octavo.checks import check_int
 from octavo.errors import PlanError
 from octavo.model.dtypes import DType
 from octavo.model.lifetimes import FULL, Lifetime, lifetime_of
-from octavo.model.spec import Attention, LayerKind, ModelSpec, State, check_int
+from octavo.model.spec import Attention, LayerKind, ModelSpec, State
 from octavo.planner.budget import Budget, Memory
 from octavo.planner.components import Elements, Order, components_of
 from octavo.planner.layouts import Layout, TensorPlan

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from octavo.cache.cache import Cache
 from octavo.cache.sequence import Sequence
+from octavo.checks import check_int
 from octavo.engine.request import Request
 from octavo.errors import OutOfPages
-from octavo.model.spec import check_int
 
 
 class Turn(NamedTuple):

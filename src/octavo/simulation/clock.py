@@ -10,8 +10,8 @@ seconds. Nothing else takes time; requests come when the trace says.
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.checks import check_int
 from octavo.errors import PlanError
-from octavo.model.spec import check_int
 
 
 @dataclass(frozen=True)

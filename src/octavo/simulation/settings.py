@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.cache.cache import Cache
 from octavo.cache.policies import find_policy
-from octavo.model.spec import check_int
+from octavo.checks import check_int
 from octavo.planner.request import Plan
 from octavo.simulation.replicas import find_router
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.checks import check_int
 from octavo.errors import PlanError
-from octavo.model.spec import check_int
 from octavo.simulation.requests import Ints, Request, Trace
 
 if TYPE_CHECKING:  # NumPy loads it on use

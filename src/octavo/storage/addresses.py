@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError, UnknownGroup
-from octavo.model.spec import check_int
 from octavo.planner.plan import GroupPlan, Plan
 from octavo.storage.fields import WriteIndex
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from octavo.checks import check_int
 from octavo.errors import LengthError, PageFileError, PageFileMismatch, PlanError
-from octavo.model.spec import check_int
 from octavo.storage.addresses import Ints, PageIndex
 from octavo.storage.fields import Field
 from octavo.storage.store import Storage

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+from octavo.checks import check_int
 from octavo.errors import PlanError
-from octavo.model.spec import check_int
 from octavo.planner.components import Order, Scales
 from octavo.storage.fields import Field, WriteIndex
 from octavo.storage.quantised import decode, encode, find_scales

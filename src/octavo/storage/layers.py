@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from octavo.checks import check_int, check_positive
 from octavo.errors import LengthError, PlanError
-from octavo.model.spec import check_int
 from octavo.planner.plan import Plan
 from octavo.storage.addresses import Addresses, Ints, PageIndex
 from octavo.storage.fields import Field, WriteIndex
 from octavo.storage.keyvalues import KeyValues, LayerView, check_floats, check_shape
 from octavo.storage.latents import Rows
-from octavo.storage.quantised import check_scale
 
 Slots = WriteIndex | Ints
 
@@ -197,7 +196,7 @@ class LayerStore:
             raise PlanError("scales", keyvalues.scales, right)
         if keyvalues.given_scales is not None:
             raise PlanError("scales", (key, value), "this layer has its scales already")
-        keyvalues.set_scales(check_scale("key_scale", key), check_scale("value_scale", value))
+        keyvalues.set_scales(check_positive("key_scale", key), check_positive("value_scale", value))
 
     def given_scales(self) -> list[tuple[int, str, float, float]]:
         """(layer, group, of keys, of values) of what `set_scales` was given. O(layers)."""

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from octavo.checks import check_int
 from octavo.errors import LengthError, StepError, UnknownGroup
-from octavo.model.spec import check_int
 from octavo.storage.addresses import Ints
 from octavo.storage.store import Storage
 

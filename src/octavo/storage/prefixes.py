@@ -14,8 +14,9 @@ import numpy as np
 
 from octavo.cache.cache import Cache
 from octavo.cache.identity import Adapter, Extra, Media, Salt
-from octavo.cache.sequence import Ints, Sequence, Tokens
+from octavo.cache.sequence import Sequence
 from octavo.cache.step import StateView, Step
+from octavo.checks import Ints, Tokens
 from octavo.errors import (
     IdentityError,
     LengthError,

@@ -4,10 +4,6 @@ A scale is the largest magnitude of what it covers over the largest number that 
 row is quantised by itself and no earlier one is ever touched. Knows no pages.
 """
 
-from math import isfinite
-from numbers import Real
-from typing import Any
-
 import torch
 from torch.nn.functional import pad
 
@@ -17,18 +13,6 @@ from octavo.model.dtypes import DType
 LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0, "fp8_e5m2": 57344.0}
 """Largest number stored of each type; integers use the same range on both sides of zero."""
 _SMALLEST = torch.finfo(torch.float32).tiny  # of a scale: zeros have one too, and none is 0
-
-
-def check_scale(name: str, scale: Any) -> float:
-    """``scale`` as a number above 0. O(1).
-
-    Raises:
-        PlanError: it is none, or NaN or infinite.
-    """
-    number = isinstance(scale, Real) and not isinstance(scale, bool)
-    if not number or not isfinite(scale) or scale <= 0:
-        raise PlanError(name, scale, "it must be a finite number above 0")
-    return float(scale)
 
 
 def find_scales(name: str, values: torch.Tensor, dtype: DType, axes: int = 1) -> torch.Tensor:

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.checks import check_int, check_positive
 from octavo.errors import LengthError, PlanError, UnsupportedModel
 from octavo.index import LatentGeometry
-from octavo.model.spec import Attention, Latent, ModelSpec, Shape, check_int
+from octavo.model.spec import Attention, Latent, ModelSpec, Shape
 
 Floats = NDArray[np.floating[Any]]
 Weights = Mapping[str, NDArray[Any]]
@@ -60,7 +60,7 @@ class Decoder:
         for name in ("vocab", "hidden", "layers", "heads", "mlp", "max_length"):
             check_int(name, getattr(self, name), 1)
         for name in ("theta", "epsilon"):
-            _check_positive(name, getattr(self, name))
+            check_positive(name, getattr(self, name))
         if isinstance(self.kind, Latent):
             self._check_latent(self.kind)
         elif isinstance(self.kind, Attention):
@@ -181,11 +181,6 @@ class Decoder:
                 _check_weight(name, weights[name], shape)
             elif name != "lm_head.weight":
                 raise PlanError("weights", list(weights), f"{name} of shape {shape} is missing")
-
-
-def _check_positive(name: str, value: object) -> None:
-    if not isinstance(value, float | int) or not 0 < value < inf:
-        raise PlanError(name, value, "it must be a finite number above 0")
 
 
 def _check_weight(name: str, values: object, shape: Shape) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from octavo.checks import check_int
 from octavo.errors import LengthError, TokenError
 from octavo.integrations.transformers.hooks import Call
-from octavo.model.spec import check_int
 
 
 def ids_of(ids: torch.Tensor | None) -> Any:

@@ -18,6 +18,7 @@ from transformers import Cache as HostCache
 from transformers.cache_utils import DummyLayer
 
 import octavo
+from octavo.checks import check_int
 from octavo.errors import LengthError, RollbackUnsupported, StepError, UnsupportedModel
 from octavo.integrations.transformers.arguments import (
     check_prompt,
@@ -33,7 +34,7 @@ from octavo.integrations.transformers.layers import MixedLayer, StateLayer, Toke
 from octavo.integrations.transformers.models import forgets, plan_for, shares
 from octavo.integrations.transformers.pages import Component, Pages, StateTensors
 from octavo.integrations.transformers.rows import OTHER_IDS, Pass, Rows
-from octavo.model.spec import Attention, Latent, check_int
+from octavo.model.spec import Attention, Latent
 from octavo.planner.plan import Plan
 from octavo.storage import Storage
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from octavo.cache.cache import Cache
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
+from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
-from octavo.model.spec import check_int
 
 Bools = NDArray[np.bool_]
 Index = NDArray[np.int64]

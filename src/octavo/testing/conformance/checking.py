@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from octavo.attention.arguments import KV_DTYPES
 from octavo.attention.oracle import Attended
+from octavo.checks import check_int
 from octavo.errors import KernelMismatch, PlanError
-from octavo.model.spec import check_int
 from octavo.testing.conformance import settings
 from octavo.testing.conformance.cases import FEATURES, Case, Grid
 from octavo.testing.conformance.faults import suspects

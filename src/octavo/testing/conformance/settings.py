@@ -3,9 +3,8 @@
 from collections.abc import Collection
 from typing import Any
 
-from octavo.attention.arguments import check_choice, check_number
+from octavo.checks import check_choice, check_int, check_number
 from octavo.errors import PlanError
-from octavo.model.spec import check_int
 
 
 def names(name: str, told: object, known: Collection[str]) -> tuple[str, ...]:
