@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from octavo import Attention, Cross, Latent, ModelSpec, State
-from octavo.model.configs import read_spec
+
+read = ModelSpec.from_config
 
 DATA = Path(__file__).parent / "data" / "configs"
 EXPECTED = yaml.safe_load((DATA / "expected.yaml").read_text(encoding="utf-8"))
@@ -15,7 +16,7 @@ EXPECTED = yaml.safe_load((DATA / "expected.yaml").read_text(encoding="utf-8"))
 
 def spec_of(model):
     """The spec of a published config.json."""
-    return ModelSpec.from_config(DATA / f"{model}.json")
+    return read(DATA / f"{model}.json")
 
 
 def kind_of(group):
@@ -96,13 +97,13 @@ def llama4(**fields):
         "head_dim": 128,
         "attention_chunk_size": 8192,
     }
-    return read_spec({"model_type": "llama4", "text_config": text | fields})
+    return read({"model_type": "llama4", "text_config": text | fields})
 
 
 def granite(heads, kv_heads, layers, attention, width, mamba_heads):
     """A Granite 4.0 H decoder by its published fields."""
     types = ["attention" if layer in attention else "mamba" for layer in range(layers)]
-    return read_spec(
+    return read(
         {
             "model_type": "granitemoehybrid",
             "num_hidden_layers": layers,
@@ -119,7 +120,7 @@ def granite(heads, kv_heads, layers, attention, width, mamba_heads):
 
 def dense(model_type, layers, width, heads, kv_heads, **more):
     """A plain decoder by its published fields."""
-    return read_spec(
+    return read(
         {
             "model_type": model_type,
             "num_hidden_layers": layers,
@@ -166,7 +167,7 @@ def test_plain_models_of_the_cases(spec, bytes_per_token):
 
 def test_deepseek_v32_has_an_indexer():
     """Beside latent and rope, 128 elements of an indexer's key in each of 61 layers."""
-    spec = read_spec(
+    spec = read(
         {
             "model_type": "deepseek_v32",
             "num_hidden_layers": 61,
@@ -207,7 +208,7 @@ def test_llama_4_chunks():
 
 def test_gemma_4_types_have_heads_of_their_own():
     """8 full layers of one head of 512 beside 40 with a window and 8 heads of 256."""
-    spec = read_spec(
+    spec = read(
         {
             "model_type": "gemma4_text",
             "num_hidden_layers": 48,
@@ -230,7 +231,7 @@ def test_gemma_4_types_have_heads_of_their_own():
 
 def test_whisper_attends_to_a_recording():
     """Every decoder layer keeps its own tokens and the recording's keys and values."""
-    spec = read_spec(
+    spec = read(
         {
             "model_type": "whisper",
             "d_model": 1280,

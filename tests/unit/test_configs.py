@@ -8,9 +8,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from octavo import Attention, Cross, Latent, ModelSpec, Shared, State
 from octavo.errors import ConfigError, UnknownArchitecture
-from octavo.model.configs import DEFAULTS, FAMILIES, known_architectures, read_spec
+from octavo.model.configs import DEFAULTS, FAMILIES, known_architectures
 from octavo.model.configs.families import REMOTE, REQUIRED
 from octavo.model.configs.nested import ENCODERS, WRAPPERS
+
+read = ModelSpec.from_config
 
 BASE = {
     "hidden_size": 64,
@@ -23,7 +25,7 @@ BASE = {
 def layers(**fields):
     """The layers of a config: BASE with ``fields`` over it, None taking one away."""
     config = {name: value for name, value in (BASE | fields).items() if value is not None}
-    return read_spec(config).layers
+    return read(config).layers
 
 
 def windows(**fields):
@@ -42,7 +44,7 @@ def test_gpt2_names():
     """n_layer, n_head and n_embd are read; without kv heads every head has its own."""
     config = {"model_type": "gpt2", "n_layer": 3, "n_head": 5, "n_embd": 40, "n_positions": 99}
 
-    assert ModelSpec("gpt2", (Attention(5, 8, 8),) * 3, 99) == read_spec(config)
+    assert ModelSpec("gpt2", (Attention(5, 8, 8),) * 3, 99) == read(config)
 
 
 def test_a_nested_decoder_is_read():
@@ -53,16 +55,16 @@ def test_a_nested_decoder_is_read():
         "text_config": BASE | {"num_hidden_layers": 2, "max_position_embeddings": 64},
     }
 
-    assert 2 == len(read_spec(config).layers)
-    assert 64 == read_spec(config).max_length
+    assert 2 == len(read(config).layers)
+    assert 64 == read(config).max_length
 
 
 def test_max_length_may_be_null():
     """A file that says there is no bound gives an unbounded spec; silence gives the default."""
     base = BASE | {"model_type": "llama"}
 
-    assert read_spec(base | {"max_position_embeddings": None}).max_length is None
-    assert 2048 == read_spec(base).max_length
+    assert read(base | {"max_position_embeddings": None}).max_length is None
+    assert 2048 == read(base).max_length
 
 
 HOSTED = sorted(set(FAMILIES) - set(REMOTE))
@@ -140,7 +142,7 @@ def test_the_least_a_file_may_say(family):
     """Layers and width alone give the spec of the whole config that transformers makes of them."""
     part, whole = whole_and_part(family)
 
-    assert read_spec(whole | {"model_type": family}) == read_spec(part | {"model_type": family})
+    assert read(whole | {"model_type": family}) == read(part | {"model_type": family})
 
 
 @pytest.mark.parametrize("family", sorted(UNEVEN))
@@ -150,8 +152,8 @@ def test_uneven_heads_are_refused(family):
     width = DEFAULTS[family]["hidden_size"]
 
     with pytest.raises(ConfigError, match="hidden_size"):
-        read_spec(config | {"hidden_size": width})
-    assert 128 == read_spec(config | {"hidden_size": width, "head_dim": 128}).layers[0].k_dim
+        read(config | {"hidden_size": width})
+    assert 128 == read(config | {"hidden_size": width, "head_dim": 128}).layers[0].k_dim
 
 
 @pytest.mark.parametrize("family", sorted(WRAPPERS))
@@ -164,10 +166,10 @@ def test_nested_decoders_are_those_of_transformers(family):
     own |= {"num_kv_shared_layers": 2} if inner == "gemma3n_text" else {}
     own |= {"cross_attention_layers": [1]} if family == "mllama" else {}
     depth = {"audio_decoder_config": own | {"num_codebooks": 2}}
-    found = read_spec({"model_type": family, "text_config": own, **depth})
+    found = read({"model_type": family, "text_config": own, **depth})
 
     assert inner in FAMILIES
-    assert read_spec(own | {"model_type": inner}).layers == found.layers
+    assert read(own | {"model_type": inner}).layers == found.layers
     if family in CONFIG_MAPPING:
         assert inner == CONFIG_MAPPING[family]().get_text_config(decoder=True).model_type
 
@@ -206,16 +208,16 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(family, absent, use):
     elif absent == "num_key_value_heads" and 32 % (DEFAULTS[family][absent] or 1):
         given["num_attention_heads"] = DEFAULTS[family][absent] * 4
     whole = transformers.AutoConfig.for_model(family, **given).to_dict()
-    found = read_spec(given | {"model_type": family})
+    found = read(given | {"model_type": family})
 
-    assert read_spec(whole | {"model_type": family}) == found
+    assert read(whole | {"model_type": family}) == found
     assert whole["max_position_embeddings"] == found.max_length
 
 
 def test_published_gemma3_leaves_out_its_heads():
     """The decoder of a published Gemma 3 config names no heads: its class's are taken."""
     text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34}
-    found = read_spec({"model_type": "gemma3", "text_config": text | {"sliding_window": 1024}})
+    found = read({"model_type": "gemma3", "text_config": text | {"sliding_window": 1024}})
 
     assert Attention(4, 256, 256, window=1024) == found.layers[0]
     assert Attention(4, 256, 256) == found.layers[5]
@@ -260,7 +262,7 @@ def test_windows_by_family():
     assert [None] * 4 == windows(model_type="llama", sliding_window=8)
     assert [4096] * 4 == windows(model_type="mistral")
     null = BASE | {"model_type": "mistral", "sliding_window": None}
-    assert [None] * 4 == [layer.window for layer in read_spec(null).layers]
+    assert [None] * 4 == [layer.window for layer in read(null).layers]
 
 
 def test_layer_types_win_over_the_rule():
@@ -294,7 +296,7 @@ def test_gpt_oss_has_sink_logits_in_every_layer():
 def test_unknown_architectures_are_refused(family):
     """The error lists the known ones and the field that was looked for; nothing is guessed."""
     with pytest.raises(UnknownArchitecture) as caught:
-        read_spec(BASE | {"model_type": family})
+        read(BASE | {"model_type": family})
 
     assert ("model_type", family) == (caught.value.field, caught.value.architecture)
     assert known_architectures() == sorted(caught.value.known)
@@ -305,9 +307,9 @@ def test_unknown_architectures_are_refused(family):
 def test_the_names_most_like_an_unknown_one_come_first():
     """A slip or a new version is answered with its neighbours."""
     with pytest.raises(UnknownArchitecture, match="known architectures are: mistral"):
-        read_spec(BASE | {"model_type": "mistrall"})
+        read(BASE | {"model_type": "mistrall"})
     with pytest.raises(UnknownArchitecture, match="known architectures are: qwen3_5, qwen"):
-        read_spec(BASE | {"model_type": "Qwen3.5"})
+        read(BASE | {"model_type": "Qwen3.5"})
 
 
 def test_unknown_wrapper_of_a_decoder_with_a_name():
@@ -315,15 +317,15 @@ def test_unknown_wrapper_of_a_decoder_with_a_name():
     config = {"model_type": "brand_new_vl", "text_config": BASE | {"model_type": "llama"}}
 
     with pytest.raises(UnknownArchitecture, match=r"from_config\(config\['text_config'\]\) reads"):
-        read_spec(config)
-    assert 4 == len(read_spec(config["text_config"]).layers)
+        read(config)
+    assert 4 == len(read(config["text_config"]).layers)
 
 
 @pytest.mark.parametrize("family", sorted(ENCODERS))
 def test_encoders_keep_nothing(family):
     """A model that generates nothing is told apart from one that is not known."""
     with pytest.raises(ConfigError, match="keeps no cache") as caught:
-        read_spec(BASE | {"model_type": family})
+        read(BASE | {"model_type": family})
 
     assert not isinstance(caught.value, UnknownArchitecture)
 
@@ -401,7 +403,7 @@ def test_max_window_layers_is_checked(first):
 def refused(**fields):
     """The error for a config: BASE with ``fields`` over it."""
     with pytest.raises(ConfigError) as caught:
-        read_spec(BASE | fields)
+        read(BASE | fields)
     return caught.value.field, caught.value.value
 
 
@@ -545,7 +547,7 @@ def test_latent_layers_do_not_count_heads():
 
 def test_layers_that_keep_nothing_are_there():
     """Nemotron-H counts feed-forwards as layers: they are empty, and others keep their places."""
-    found = read_spec(
+    found = read(
         {
             "model_type": "nemotron_h",
             "hidden_size": 64,
@@ -562,7 +564,7 @@ def test_layers_that_keep_nothing_are_there():
 
 def test_falcon_mamba_says_its_inner_width():
     """The published file has expand 16 beside an intermediate_size of twice the width."""
-    found = read_spec(
+    found = read(
         {
             "model_type": "falcon_mamba",
             "hidden_size": 4096,
@@ -578,7 +580,7 @@ def test_falcon_mamba_says_its_inner_width():
 
 def test_qwen35_predicts_with_attention():
     """The prediction layer attends though three of four layers keep a state."""
-    found = read_spec(BASE | {"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1})
+    found = read(BASE | {"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1})
 
     assert (Attention(2, 256, 256),) == found.mtp
     assert State((32, 128, 128), (8192, 3)) == found.layers[0]
@@ -586,7 +588,7 @@ def test_qwen35_predicts_with_attention():
 
 def test_encoder_decoders_keep_both():
     """Own tokens and the encoded input, side by side; T5's heads have a width of their own."""
-    t5 = read_spec({"model_type": "t5", "d_model": 512, "num_layers": 6, "num_decoder_layers": 2})
+    t5 = read({"model_type": "t5", "d_model": 512, "num_layers": 6, "num_decoder_layers": 2})
     image = layers(model_type="mllama_text_model", cross_attention_layers=[1])
 
     assert ((Attention(8, 64, 64), Cross(8, 64, 64)),) * 2 == t5.layers
@@ -596,7 +598,7 @@ def test_encoder_decoders_keep_both():
 
 def test_older_fish_speech_has_fast_fields():
     """The fast transformer takes the slow one's sizes unless its fast_ fields say otherwise."""
-    found = read_spec(
+    found = read(
         {
             "model_type": "dual_ar",
             "dim": 64,
@@ -617,7 +619,7 @@ def test_a_nested_decoder_may_leave_out_its_size():
     """LLaVA 1.5 names its decoder and no more: 32 layers of 32 heads."""
     text = {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064}
 
-    assert (Attention(32, 128, 128),) * 32 == read_spec(
+    assert (Attention(32, 128, 128),) * 32 == read(
         {"model_type": "llava", "text_config": text}
     ).layers
 
@@ -628,5 +630,5 @@ def test_decoders_outside_the_nest():
     omni = {"thinker_config": {"model_type": "qwen2_5_omni_thinker", "text_config": BASE}}
 
     assert (Attention(2, 16, 16),) * 4 == layers(model_type="qwen2_vl")
-    assert 4 == len(read_spec({"model_type": "internvl_chat", "llm_config": llm}).layers)
-    assert 4 == len(read_spec({"model_type": "qwen2_5_omni"} | omni).layers)
+    assert 4 == len(read({"model_type": "internvl_chat", "llm_config": llm}).layers)
+    assert 4 == len(read({"model_type": "qwen2_5_omni"} | omni).layers)

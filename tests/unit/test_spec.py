@@ -9,7 +9,7 @@ import pytest
 from octavo import Attention, ModelSpec
 from octavo.checks import check_int
 from octavo.errors import ConfigError, LengthError
-from octavo.model.spec import load_config
+from octavo.model.configs import load_config
 
 
 @pytest.mark.parametrize("value", [3, np.int32(3), np.int64(3)])

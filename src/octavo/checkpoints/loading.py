@@ -21,9 +21,10 @@ from safetensors import safe_open
 from octavo.checkpoints import hub
 from octavo.checkpoints.foreign import reading
 from octavo.errors import ModelError
+from octavo.model.configs import load_config
 from octavo.model.dtypes import DType
 from octavo.model.dtypes import dtype as dtype_of
-from octavo.model.spec import ModelSpec, load_config
+from octavo.model.spec import ModelSpec
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHOWN_KEYS = 3

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.checks import check_int
-from octavo.model.spec import Attention, Cross, LayerKind, State
+from octavo.model.layers import Attention, Cross, LayerKind, State
 
 Int64s = NDArray[np.int64]
 Form = Literal["tokens", "state", "cross"]

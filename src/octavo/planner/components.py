@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple, get_args
 from octavo.errors import PlanError
 from octavo.model.dtypes import DTYPES, DType
 from octavo.model.dtypes import dtype as find_dtype
+from octavo.model.layers import Attention, Cross, Latent, LayerKind, Shape, Shared, State
 from octavo.model.lifetimes import group_name
-from octavo.model.spec import Attention, Cross, Latent, LayerKind, ModelSpec, Shape, Shared, State
+from octavo.model.spec import ModelSpec
 
 Order = Literal["token", "head"]
 Scales = Literal["none", "tensor", "token", "head"]

@@ -6,7 +6,7 @@ Computes nothing a plan does not know.
 from collections.abc import Sequence
 from math import prod
 
-from octavo.model.spec import Attention, Cross, Latent, LayerKind, Shared, State
+from octavo.model.layers import Attention, Cross, Latent, LayerKind, Shared, State
 from octavo.planner.budget import Budget
 from octavo.planner.plan import GroupPlan, Plan
 from octavo.planner.solve import scored_length

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from octavo.errors import PlanError
-from octavo.model.spec import Attention, Cross, Latent, LayerKind, ModelSpec
+from octavo.model.layers import Attention, Cross, Latent, LayerKind
+from octavo.model.spec import ModelSpec
 from octavo.planner.components import Order
 from octavo.planner.plan import Plan
 

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from octavo.model.dtypes import DType
-from octavo.model.spec import Shape
+from octavo.model.layers import Shape
 from octavo.planner.components import Component
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from octavo.checks import check_int
 from octavo.errors import PlanError
 from octavo.model.dtypes import DType
+from octavo.model.layers import Attention, LayerKind, State
 from octavo.model.lifetimes import FULL, Lifetime, lifetime_of
-from octavo.model.spec import Attention, LayerKind, ModelSpec, State
+from octavo.model.spec import ModelSpec
 from octavo.planner.budget import Budget, Memory
 from octavo.planner.components import Elements, Order, components_of
 from octavo.planner.layouts import Layout, TensorPlan

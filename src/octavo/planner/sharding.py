@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from octavo.errors import PlanError
-from octavo.model.spec import Attention, Latent, Layer, LayerKind, ModelSpec, Shared, State
+from octavo.model.layers import Attention, Latent, Layer, LayerKind, Shared, State
+from octavo.model.spec import ModelSpec
 
 
 def shard(spec: ModelSpec, tp: int) -> ModelSpec:

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from octavo.errors import PlanError
+from octavo.model.layers import Cross, Shared, State
 from octavo.model.lifetimes import Lifetime, group_name, lifetime_of
-from octavo.model.spec import Cross, ModelSpec, Shared, State
+from octavo.model.spec import ModelSpec
 from octavo.planner.budget import Budget, Memory
 from octavo.planner.components import Component, Elements, Order, components_of
 from octavo.planner.geometry import Part, Row, fit_geometry

@@ -1,4 +1,4 @@
-"""Readers from a Hugging Face config to a ModelSpec: a table of families, a small reader for each.
+"""Readers of Hugging Face configs: a table of families, a small reader for each.
 
 The number of layers and the width must be there; anything else that a file leaves out takes the
 default of the family's class in transformers, and nothing else is ever assumed. A decoder nested
@@ -11,10 +11,18 @@ from typing import Any
 from octavo.errors import ConfigError, UnknownArchitecture
 from octavo.model.configs.families import DEFAULTS, DEPTHS, FAMILIES, REQUIRED
 from octavo.model.configs.fields import Fields
+from octavo.model.configs.file import load_config
 from octavo.model.configs.nested import WRAPPERS, find_decoder, inner_name
-from octavo.model.spec import ModelSpec
+from octavo.model.configs.registry import ModelLayers
 
-__all__ = ["DEFAULTS", "FAMILIES", "known_architectures", "read_spec"]
+__all__ = [
+    "DEFAULTS",
+    "FAMILIES",
+    "ModelLayers",
+    "known_architectures",
+    "load_config",
+    "read_config",
+]
 
 
 def known_architectures() -> list[str]:
@@ -22,8 +30,8 @@ def known_architectures() -> list[str]:
     return sorted({*FAMILIES, *WRAPPERS})
 
 
-def read_spec(config: Mapping[str, Any]) -> ModelSpec:
-    """The ModelSpec of a config's decoder.
+def read_config(config: Mapping[str, Any]) -> ModelLayers:
+    """What the decoder of a config keeps, layer by layer.
 
     Raises:
         UnknownArchitecture: ``model_type`` has no reader here.
@@ -44,7 +52,7 @@ def read_spec(config: Mapping[str, Any]) -> ModelSpec:
     mtp = family.mtp(fields, layers)
     model = str(config["model_type"])
     depth = DEPTHS[model](Fields(config, {})) if model in DEPTHS else None
-    return ModelSpec(model, tuple(layers), fields.max_length(), mtp, depth)
+    return ModelLayers(model, tuple(layers), fields.max_length(), mtp, depth)
 
 
 def _unknown(config: Mapping[str, Any], name: object) -> UnknownArchitecture:

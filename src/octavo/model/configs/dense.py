@@ -2,7 +2,7 @@
 
 from octavo.errors import ConfigError
 from octavo.model.configs.fields import Fields, with_windows
-from octavo.model.spec import Attention, Layer
+from octavo.model.layers import Attention, Layer
 
 
 def full(fields: Fields) -> list[Layer]:
@@ -59,13 +59,13 @@ def chatglm(fields: Fields) -> list[Layer]:
 
 
 def causal(fields: Fields) -> list[Layer]:
-    """As a plain decoder; refused where it is told to look ahead."""
+    """As a plain decoder; refused where the file makes it look ahead."""
     only_causal(fields)
     return full(fields)
 
 
 def only_causal(fields: Fields) -> None:
-    """Refuse a decoder whose tokens see later ones: there is nothing to keep.
+    """Refuse a decoder in which tokens see later ones: there is nothing to keep.
 
     Raises:
         ConfigError: ``use_bidirectional_attention`` says so.

@@ -6,7 +6,7 @@ are made once.
 
 from octavo.errors import ConfigError
 from octavo.model.configs.fields import Fields, keys_and_values
-from octavo.model.spec import Attention, Cross, Layer
+from octavo.model.layers import Attention, Cross, Layer
 
 
 def _both(layers: int, kv_heads: int, dim: int, length: int | None = None) -> list[Layer]:
@@ -27,7 +27,7 @@ def bart(fields: Fields, length: int | None = None) -> list[Layer]:
 
 
 def t5(fields: Fields) -> list[Layer]:
-    """As many decoder as encoder layers unless told; heads are ``d_kv`` wide."""
+    """As many decoder as encoder layers unless the file says otherwise; heads are ``d_kv`` wide."""
     layers = fields.layer_count("num_decoder_layers", default=fields.layers)
     return _both(layers, fields.heads, fields.count("d_kv"))
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from octavo.model.configs import dense, encdec, hybrid, latent, speech, windowed
 from octavo.model.configs.fields import Fields
-from octavo.model.configs.registry import Family, row
-from octavo.model.spec import ModelSpec
+from octavo.model.configs.registry import Family, ModelLayers, row
 
 # model_type: reader, (layers, width, heads, key/value heads, head dim, longest sequence), others
 _DENSE = {
@@ -400,7 +399,7 @@ REMOTE = {
     # microsoft/Phi-4-multimodal-instruct configuration_phi4mm.py
     "phi4mm": row(windowed.every_layer, (32, 3072, 32, None, None, 4096), {"sliding_window": None}),
 }
-"""Families that transformers does not have, whose code comes with the model's files."""
+"""Families that transformers does not have: their code comes with the model's files."""
 
 FAMILIES: dict[str, Family] = dict(
     sorted((_DENSE | _WINDOWED | _LATENT | _HYBRID | _ENCODER_DECODER | _SPEECH | REMOTE).items())
@@ -408,7 +407,7 @@ FAMILIES: dict[str, Family] = dict(
 """Every family by its ``model_type``."""
 DEFAULTS: dict[str, Mapping[str, Any]] = {name: row.defaults for name, row in FAMILIES.items()}
 """By family, what fields that a file leaves out are."""
-DEPTHS: dict[str, Callable[[Fields], ModelSpec]] = {
+DEPTHS: dict[str, Callable[[Fields], ModelLayers]] = {
     "csm": speech.csm_depth,
     "dual_ar": speech.dual_ar_depth,
     "fish_qwen3_omni": speech.fish_depth,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.errors import ConfigError
-from octavo.model.spec import Attention, Layer
+from octavo.model.layers import Attention, Layer
 
 _MISSING = object()
 _MAX_LAYERS = 2**14
@@ -47,7 +47,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 """What families call the same thing, the common name first."""
 
 Kinds = Mapping[str, Callable[[], Layer]]
-"""By type of layer, what makes a layer of it; asked only for types that there are."""
+"""By type of layer, what makes a layer of it; called only for types that there are."""
 
 _OLD_LAYER_TYPES = {
     "attention": FULL,

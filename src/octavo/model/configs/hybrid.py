@@ -19,7 +19,7 @@ from octavo.model.configs.fields import (
     keys_and_values,
 )
 from octavo.model.configs.latent import row
-from octavo.model.spec import Attention, Layer, Shape, State
+from octavo.model.layers import Attention, Layer, Shape, State
 
 
 def _conv(channels: int, kernel: int) -> Shape:
@@ -123,14 +123,14 @@ _KEEPS_NOTHING = ("mlp", "moe")
 
 
 def nemotron_h(fields: Fields) -> list[Layer]:
-    """Mixers and feed-forwards are layers of their own, told by a letter each.
+    """Mixers and feed-forwards are layers of their own, a letter for each.
 
     M in ``hybrid_override_pattern`` is Mamba 2, * attention; - and E keep nothing.
     """
     types = _nemotron_types(fields)
     layers = fields.get("num_hidden_layers")
     if layers is not None and fields.layers != len(types):
-        right = f"hybrid_override_pattern tells of {len(types)} layers"
+        right = f"hybrid_override_pattern has {len(types)} layers"
         raise ConfigError("num_hidden_layers", layers, right)
     return _nemotron_layers(fields, types)
 
@@ -218,7 +218,7 @@ def zamba2(fields: Fields) -> list[Layer]:
     wide = fields.divide("hidden_size", 2 * fields.width, fields.heads)
     both = (Attention(fields.kv_heads(), wide, wide), state)
     if fields.get("layers_block_type") is None and fields.layers != len(_ZAMBA2):
-        right = f"the family's rule tells of {len(_ZAMBA2)} layers only"
+        right = f"the family's rule has {len(_ZAMBA2)} layers only"
         raise ConfigError("layers_block_type", None, right)
     kinds: Kinds = {HYBRID: lambda: both, LINEAR: lambda: state}
     rule = {"m": LINEAR, "h": HYBRID}

@@ -3,7 +3,7 @@
 from octavo.errors import ConfigError
 from octavo.model.configs.dense import full
 from octavo.model.configs.fields import Fields
-from octavo.model.spec import Latent, Layer
+from octavo.model.layers import Latent, Layer
 
 
 def row(fields: Fields, indexer: int = 0) -> Latent:

@@ -1,13 +1,23 @@
-"""What a row of the table of families holds."""
+"""What a row of the table of families holds, and what comes of reading a config by one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from octavo.model.configs.fields import Fields
-from octavo.model.spec import Layer
+from octavo.model.layers import Layer
 
 Reader = Callable[[Fields], list[Layer]]
 Predictors = Callable[[Fields, list[Layer]], tuple[Layer, ...]]
+
+
+class ModelLayers(NamedTuple):
+    """What a config says; the attributes are those of `octavo.ModelSpec`."""
+
+    name: str
+    layers: tuple[Layer, ...]
+    max_length: int | None
+    mtp: tuple[Layer, ...] = ()
+    depth: "ModelLayers | None" = None
 
 
 class Family(NamedTuple):

@@ -6,7 +6,8 @@ many positions as there are codebooks.
 
 from octavo.model.configs.dense import full
 from octavo.model.configs.fields import Fields
-from octavo.model.spec import Attention, Layer, ModelSpec
+from octavo.model.configs.registry import ModelLayers
+from octavo.model.layers import Attention, Layer
 
 _CSM_DEPTH = {
     "num_hidden_layers": 4,
@@ -23,10 +24,10 @@ def csm(fields: Fields) -> list[Layer]:
     return full(fields)
 
 
-def csm_depth(fields: Fields) -> ModelSpec:
+def csm_depth(fields: Fields) -> ModelLayers:
     """The decoder of ``depth_decoder_config``, over the codebooks of a frame."""
     inner = Fields(fields.part("depth_decoder_config"), _CSM_DEPTH)
-    return ModelSpec("csm_depth_decoder", tuple(full(inner)), inner.count("num_codebooks"))
+    return ModelLayers("csm_depth_decoder", tuple(full(inner)), inner.count("num_codebooks"))
 
 
 def fish(fields: Fields) -> list[Layer]:
@@ -37,15 +38,15 @@ def fish(fields: Fields) -> list[Layer]:
     return [Attention(heads, dim, dim)] * fields.layers
 
 
-def fish_depth(fields: Fields) -> ModelSpec:
+def fish_depth(fields: Fields) -> ModelLayers:
     """The fast transformer of ``audio_decoder_config``, over the codebooks of a frame."""
     inner = Fields(fields.part("audio_decoder_config"), {})
-    return ModelSpec("fish_fast", tuple(fish(inner)), inner.count("num_codebooks"))
+    return ModelLayers("fish_fast", tuple(fish(inner)), inner.count("num_codebooks"))
 
 
-def dual_ar_depth(fields: Fields) -> ModelSpec:
+def dual_ar_depth(fields: Fields) -> ModelLayers:
     """The fast transformer by ``fast_`` fields, each as the slow one's where it is left out."""
     slow = {name: fields.get(name) for name in ("dim", "n_head", "n_local_heads", "head_dim")}
     given = {name: fields.get(f"fast_{name}", value) for name, value in slow.items()}
     inner = Fields({"n_layer": fields.layer_count("n_fast_layer"), **given}, {})
-    return ModelSpec("fish_fast", tuple(fish(inner)), fields.count("num_codebooks"))
+    return ModelLayers("fish_fast", tuple(fish(inner)), fields.count("num_codebooks"))

@@ -15,7 +15,7 @@ from octavo.model.configs.fields import (
     keys_and_values,
     with_windows,
 )
-from octavo.model.spec import Attention, Layer, Shared
+from octavo.model.layers import Attention, Layer, Shared
 
 
 def _all_but_each(fields: Fields, period: int) -> list[Layer]:

@@ -1,0 +1,53 @@
+"""The file ``config.json``: found, read and refused where it is none.
+
+Knows JSON, and no field of a config.
+"""
+
+import json
+import stat
+from os import PathLike
+from typing import Any
+
+from octavo.errors import ConfigError
+
+_MAX_CONFIG_BYTES = 64 * 2**20
+
+
+def load_config(path: str | PathLike[str]) -> dict[str, Any]:
+    """The content of ``path``, or of ``path/config.json`` for a folder.
+
+    Raises:
+        ConfigError: no such file, no regular file of at most 64 MiB, not UTF-8 JSON, or not a JSON
+            object.
+    """
+    from pathlib import Path  # here: the import costs more than the rest of this module
+
+    if not isinstance(path, (str, PathLike)) or not str(path):
+        raise ConfigError("path", path, "it must be the path of a config.json or of its folder")
+    file = Path(path)
+    try:
+        file = file / "config.json" if file.is_dir() else file
+        about = file.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_CONFIG_BYTES:
+            right = f"it must be a regular file of at most {_MAX_CONFIG_BYTES} bytes"
+            raise ConfigError("path", str(file), right)
+        config = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_once)
+    except OSError as error:
+        raise ConfigError("path", str(file), error.strerror or "cannot be read") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError("path", str(file), f"not a JSON file: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError("path", str(file), "a config is a JSON object")
+    return config
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which no key stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ConfigError(twice, found[twice], "it stands twice in the file")
+    return found
