@@ -10,6 +10,7 @@ import yaml
 import octavo
 from octavo import Cache, ModelSpec
 from octavo.model.lifetimes import group_name
+from octavo.planner import pools, sizes
 from octavo.planner.request import memory_for
 
 DATA = Path(__file__).parent / "data"
@@ -39,9 +40,9 @@ def test_ideal_bytes(model, choice):
     exact[32768] = row["exact_bytes_at_32768"][choice]
 
     assert row["bytes_per_token_all_layers"] == plan.bytes_per_token
-    assert row["bytes_per_token_beyond_windows"] == plan.bytes_per_token_beyond_windows
+    assert row["bytes_per_token_beyond_windows"] == sizes.bytes_per_token_beyond_windows(plan)
     assert row["fixed_bytes_per_sequence"][choice] == plan.fixed_bytes_per_sequence
-    assert exact == {length: plan.kept_bytes(length) for length in LENGTHS}
+    assert exact == {length: sizes.kept_bytes(plan, length) for length in LENGTHS}
 
 
 @pytest.mark.parametrize("model", FIGURES)
@@ -65,7 +66,7 @@ def test_ideal_bytes_of_groups(model):
 def test_sequences_in_16_gib(model, choice):
     """The ideal count as printed; the plan's is below it by page rounding and the null page."""
     row, plan = FIGURES[model], planned(model, choice, max_length=32768)
-    ideal = Fraction(16 * 2**30, plan.kept_bytes(32768))
+    ideal = Fraction(16 * 2**30, sizes.kept_bytes(plan, 32768))
     found = plan.max_sequences(32768)
 
     assert row["exact_max_sequences_16GiB_at_32768"][choice] == round(float(ideal), 2)
@@ -84,10 +85,10 @@ def test_variants(model):
             "16GiB",
             dtype="fp8" if "fp8" in name else "bf16",
         )
-        ideal = Fraction(16 * 2**30, plan.kept_bytes(32768))
+        ideal = Fraction(16 * 2**30, sizes.kept_bytes(plan, 32768))
 
         assert row["bytes_per_token"] == plan.bytes_per_token
-        assert row["exact_bytes_at_32768"] == plan.kept_bytes(32768)
+        assert row["exact_bytes_at_32768"] == sizes.kept_bytes(plan, 32768)
         assert row["exact_max_sequences_16GiB_at_32768"] == round(float(ideal), 2)
 
 
@@ -99,8 +100,8 @@ def test_depth_decoders(model):
 
     alone = octavo.plan(spec.depth, "1GiB", page_size=1)
     assert row["bytes_per_position"] == alone.bytes_per_token
-    assert row["bytes_per_running_sequence"] == plan.depth_bytes
-    assert plan.depth_bytes == plan.to_dict()["depth_bytes_per_sequence"]
+    assert row["bytes_per_running_sequence"] == sizes.depth_bytes(plan)
+    assert sizes.depth_bytes(plan) == plan.to_dict()["depth_bytes_per_sequence"]
 
 
 def computed(plan, sequences, *, prefix):
@@ -150,7 +151,7 @@ def test_a_wish_is_held_in_the_memory_that_is_enough(model, sequences, prefix):
 
     assert [32768] * sequences == [row.computed for row in rows]
     assert 0 == cache.stats().preemptions
-    assert sequences <= plan.max_sequences_in_flight(32768) <= plan.max_sequences(32768)
+    assert sequences <= pools.max_sequences_in_flight(plan, 32768) <= plan.max_sequences(32768)
 
 
 @pytest.mark.parametrize("model", FIGURES)

@@ -8,6 +8,7 @@ import pytest
 import octavo
 from octavo import Attention, Cache, ConfigError, ModelSpec, OutOfPages, Plan, PlanError
 from octavo.model.spec import Latent, Shared, State
+from octavo.planner import sizes
 from octavo.planner.geometry import Part, Row, fit_geometry
 from octavo.planner.sharding import rank_heads
 
@@ -53,8 +54,8 @@ def test_a07_fp8_latents_have_scales_and_wide_positions():
     expanded = planned([Attention(128, 192, 128)] * 60)
 
     assert 656 == one.bytes_per_token
-    assert (39_360, 5_158_993_920) == (fp8.bytes_per_token, fp8.kept_bytes(131_072))
-    assert (69_120, 9_059_696_640) == (bf16.bytes_per_token, bf16.kept_bytes(131_072))
+    assert (39_360, 5_158_993_920) == (fp8.bytes_per_token, sizes.kept_bytes(fp8, 131_072))
+    assert (69_120, 9_059_696_640) == (bf16.bytes_per_token, sizes.kept_bytes(bf16, 131_072))
     assert 4_915_200 == expanded.bytes_per_token
     assert {"fp8", "fp32", "bf16"} == {tensor.dtype.name for tensor in one.tensors}
 
@@ -64,13 +65,13 @@ def test_a09_windows_end_growth():
     layers = [Attention(8, 64, 64), Attention(8, 64, 64, window=128)] * 12
     plan = planned(layers)
 
-    assert 6_543_114_240 == 32 * plan.kept_bytes(8192)
+    assert 6_543_114_240 == 32 * sizes.kept_bytes(plan, 8192)
     assert 12_884_901_888 == 32 * 8192 * plan.bytes_per_token
     assert "49,152 bytes; 24,576 once every window is full" in plan.explain()
     told = octavo.plan(plan.spec, "16GiB", max_length=8192)
     assert 12_884_901_888 == 32 * told.to_dict()["sequence_bytes_without_windows"]
     assert "an engine that keeps every token in every layer takes 402,653,184" in told.explain()
-    assert 6_543_114_240 <= 32 * plan.sequence_bytes(8192) < 6_660_000_000
+    assert 6_543_114_240 <= 32 * sizes.sequence_bytes(plan, 8192) < 6_660_000_000
 
 
 def test_a12_heads_and_dims_go_by_layer():
@@ -78,7 +79,7 @@ def test_a12_heads_and_dims_go_by_layer():
     full, sliding = Attention(1, 512, 512), Attention(8, 256, 256, window=1024)
     plan = planned([full] * 8 + [sliding] * 40)
 
-    assert 16_384 == plan.bytes_per_token_beyond_windows
+    assert 16_384 == sizes.bytes_per_token_beyond_windows(plan)
     assert 131_072 == planned([Attention(8, 512, 512)] * 8).bytes_per_token
     assert 393_216 == planned([Attention(8, 256, 256)] * 48).bytes_per_token
 
@@ -173,12 +174,12 @@ def test_a25_saved_states_have_a_price():
     """A state of 51 MiB every 128 tokens is 21.02 GiB; the plan says it and saves far fewer."""
     layers = [Attention(8, 128, 128), State((51 * 2**20 // 4,))]
     plan = planned(layers, "4GiB")
-    count, size = plan.saved_states(54_000, 128)
+    count, size = sizes.saved_states(plan, 54_000, 128)
 
     assert (422, 21.02) == (count, round(size / GIB, 2))
-    assert 51 * 2**20 == plan.state_bytes == plan.to_dict()["prefix_reuse"]["state_bytes"]
-    assert 51 * 2**20 // 4096 == plan.state_tokens  # saved so often a state costs what tokens do
-    cache = Cache(plan, snapshot_bytes=2 * plan.state_bytes)
+    assert 51 * 2**20 == sizes.state_bytes(plan) == plan.to_dict()["prefix_reuse"]["state_bytes"]
+    assert 51 * 2**20 // 4096 == sizes.state_tokens(plan)  # as often a state costs what tokens do
+    cache = Cache(plan, snapshot_bytes=2 * sizes.state_bytes(plan))
     row = cache.admit([1] * 5000, limit=5000)
     while row.computed < 5000:
         cache.commit(cache.extend(row, min(row.next_stop or 5000, 5000) - row.computed))

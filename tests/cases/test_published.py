@@ -9,6 +9,7 @@ import yaml
 import octavo
 from octavo import Attention, BudgetTooSmall, ModelSpec, Plan
 from octavo.model.spec import Latent, State
+from octavo.planner import sizes
 from octavo.planner.geometry import Part, Row, fit_geometry
 
 DATA = yaml.safe_load((Path(__file__).parent / "data/published.yaml").read_text(encoding="utf-8"))
@@ -64,11 +65,13 @@ def test_bytes_of_models(model):
     found = {
         "per_token": lambda: plan.bytes_per_token,
         "per_token_all": lambda: plan.bytes_per_token,
-        "growth": lambda: plan.bytes_per_token_beyond_windows,
-        "growth_after_window": lambda: plan.bytes_per_token_beyond_windows,
-        "local_per_token": lambda: plan.bytes_per_token - plan.bytes_per_token_beyond_windows,
+        "growth": lambda: sizes.bytes_per_token_beyond_windows(plan),
+        "growth_after_window": lambda: sizes.bytes_per_token_beyond_windows(plan),
+        "local_per_token": lambda: (
+            plan.bytes_per_token - sizes.bytes_per_token_beyond_windows(plan)
+        ),
         "fp8": lambda: planned(model, dtype="fp8").bytes_per_token,
-        "at_131072": lambda: plan.kept_bytes(131_072),
+        "at_131072": lambda: sizes.kept_bytes(plan, 131_072),
         "uniform_at_131072_GiB": lambda: plan.bytes_per_token * 131_072 / GIB,
         "with_1_mtp_layer": lambda: octavo.plan(plan.spec.with_mtp(1), "1GiB").bytes_per_token,
         "with_indexer_132": lambda: planned(model, dtype="fp8").bytes_per_token,
@@ -139,7 +142,7 @@ def check_latents_at_131072(row):
     """DeepSeek-V2, 60 layers, in decimal GB."""
     for dtype, shown in (("bf16", "latent_bf16_GB"), ("fp8", "fp8_GB")):
         spec = ModelSpec("DeepSeek-V2", (Latent(512, 64),) * 60)
-        size = octavo.plan(spec, "80GiB", dtype=dtype).kept_bytes(131_072)
+        size = sizes.kept_bytes(octavo.plan(spec, "80GiB", dtype=dtype), 131_072)
         assert row[shown] == round(size / 10**9, 2)
 
 
@@ -147,8 +150,8 @@ def check_latents_by_context(row):
     """DeepSeek-V3 in llama.cpp."""
     plan = planned("DeepSeek-V3/R1", "100GiB")
 
-    assert row["at_131072_GiB"] == round(plan.kept_bytes(131_072) / GIB, 2)
-    assert row["at_1Mi_GiB"] == plan.kept_bytes(2**20) / GIB
+    assert row["at_131072_GiB"] == round(sizes.kept_bytes(plan, 131_072) / GIB, 2)
+    assert row["at_1Mi_GiB"] == sizes.kept_bytes(plan, 2**20) / GIB
 
 
 def check_jamba_paper(row):
@@ -156,9 +159,9 @@ def check_jamba_paper(row):
     tokens = row["context"]
 
     assert row["Jamba_GiB"] * GIB == planned("Jamba-v0.1").bytes_per_token * tokens
-    assert row["Mistral_GiB"] * GIB == plain(32, 8, 128).kept_bytes(tokens)
-    assert row["Mixtral_GiB"] * GIB == plain(32, 8, 128).kept_bytes(tokens)
-    assert row["Llama2_7B_GiB"] * GIB == plain(32, 32, 128).kept_bytes(tokens)
+    assert row["Mistral_GiB"] * GIB == sizes.kept_bytes(plain(32, 8, 128), tokens)
+    assert row["Mixtral_GiB"] * GIB == sizes.kept_bytes(plain(32, 8, 128), tokens)
+    assert row["Llama2_7B_GiB"] * GIB == sizes.kept_bytes(plain(32, 32, 128), tokens)
 
 
 def check_isca_paper(row):
@@ -182,7 +185,7 @@ def check_llama_cpp(row):
         "Yi-1.5-34B": (60, 8, 128),
         "Mixtral-8x7B": (32, 8, 128),
     }
-    found = {m: plain(*shape, dtype="fp16").kept_bytes(2048) for m, shape in shapes.items()}
+    found = {m: sizes.kept_bytes(plain(*shape, dtype="fp16"), 2048) for m, shape in shapes.items()}
 
     assert row["MiB"] == {model: size / 2**20 for model, size in found.items()}
 
@@ -220,7 +223,7 @@ def check_nemotron(row):
     """Six layers of attention, 23 of Mamba-2 with fp32 states, at 131,072 tokens."""
     count, state = MAMBA_2["Nemotron-3-Nano"]
     spec = ModelSpec("nano", (Attention(2, 128, 128),) * 6 + (state,) * count)
-    size = octavo.plan(spec, "80GiB").kept_bytes(131_072)
+    size = sizes.kept_bytes(octavo.plan(spec, "80GiB"), 131_072)
 
     assert (854_388_736, 0.86) == (size, -(-size // 10**7) / 100)
     assert row["GB"] == 0.86

@@ -15,6 +15,7 @@ from octavo import Attention, BudgetTooSmall, ModelSpec, PlanError
 from octavo.model.dtypes import DTYPES
 from octavo.model.lifetimes import group_name
 from octavo.model.spec import Cross, Latent, Shared, State
+from octavo.planner import pools, sizes
 from octavo.planner.packing import GRAIN
 from octavo.storage import Storage
 
@@ -114,7 +115,7 @@ def test_every_byte_is_accounted_for(spec, memory, options, scales):
     assert total == sum(parts) == plan.memory.available
     assert all(part >= 0 for part in parts)
     assert plan.arena_bytes == total - plan.budget.remainder
-    assert plan.parents(1, plan.max_length or 1) <= plan.usable_pages
+    assert pools.parents(plan, 1, plan.max_length or 1) <= plan.usable_pages
     if plan.packed:
         pool = plan.budget.null_page + plan.usable_pages * plan.page_bytes
         assert plan.arena_bytes == pool
@@ -155,11 +156,11 @@ def test_ideal_figures_are_brute_sums(spec, memory, options, scales):
         token[group_name(kind) != "full"] += bytes_of(kind, plan)
 
     assert sum(token.values()) == plan.bytes_per_token
-    assert token[False] == plan.bytes_per_token_beyond_windows
+    assert token[False] == sizes.bytes_per_token_beyond_windows(plan)
     assert fixed == plan.fixed_bytes_per_sequence
     for length in (1, 2, 7, 8, 9, 12, 17, 40):
         kept = sum(bytes_of(kind, plan) * most_kept(kind, length) for kind in tokens)
-        assert kept + fixed == plan.kept_bytes(length) <= plan.sequence_bytes(length)
+        assert kept + fixed == sizes.kept_bytes(plan, length) <= sizes.sequence_bytes(plan, length)
 
 
 def bytes_of(kind, plan):
@@ -262,8 +263,8 @@ def test_whole_sequences_fit_by_their_pages(spec, memory, options, scales, lengt
     plan = planned(spec, memory, options, scales)
     most = plan.max_sequences(length)
 
-    assert plan.parents(int(most), length) <= plan.usable_pages
-    assert plan.parents(int(most) + 1, length) > plan.usable_pages
+    assert pools.parents(plan, int(most), length) <= plan.usable_pages
+    assert pools.parents(plan, int(most) + 1, length) > plan.usable_pages
     assert most <= Fraction(plan.usable_pages) / sum(
         Fraction(g.steady_pages(length, plan.page_size), g.pages_per_parent)
         for g in plan.groups.values()

@@ -11,6 +11,7 @@ from octavo import Attention, ModelSpec
 from octavo.cli import main
 from octavo.cli.page import memory_pieces, render, sequence_pieces
 from octavo.model.spec import State
+from octavo.planner import sizes
 
 CONFIG = {
     "model_type": "gemma3_text",
@@ -231,7 +232,7 @@ def test_pictures_sum_to_the_memory(made):
 
     assert made.memory.device == sum(piece.bytes for piece in pieces)
     assert all(piece.bytes > 0 for piece in pieces)
-    assert made.kept_bytes(made.max_length) == sum(p.bytes for p in sequence_pieces(made))
+    assert sizes.kept_bytes(made, made.max_length) == sum(p.bytes for p in sequence_pieces(made))
 
 
 def test_names_in_a_picture():

@@ -6,7 +6,7 @@ from typing import Any
 import octavo
 from octavo.errors import BudgetTooSmall, PlanError
 from octavo.model.spec import ModelSpec
-from octavo.planner import explain
+from octavo.planner import explain, sizes
 from octavo.planner.plan import Plan
 
 CHOICES = ("page-size", "dtype", "memory")
@@ -66,8 +66,8 @@ def _row(spec: ModelSpec, memory: int, wanted: dict[str, Any], name: str, length
         "tokens": plan.tokens,
         "length": length,
         "max_sequences": int(plan.max_sequences(length) * 100) / 100,
-        "lost_bytes": sum(map(plan.cost, token_groups)) // 2,
-        "reuse_tokens": plan.reuse_tokens,
+        "lost_bytes": sum(sizes.cost(plan, group) for group in token_groups) // 2,
+        "reuse_tokens": plan.page_size,
         "table_entries": sum(g.steady_pages(length, plan.page_size) for g in token_groups),
         "max_sequences_short": int(plan.max_sequences(min(_SHORT, length)) * 100) / 100,
         "short_length": min(_SHORT, length),

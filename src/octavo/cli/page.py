@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from octavo.planner import explain
+from octavo.planner import explain, sizes
 from octavo.planner.plan import GroupPlan, Plan
 
 _STYLE = """
@@ -131,7 +131,7 @@ def sequence_pieces(plan: Plan) -> list[Piece]:
     """What one sequence of the longest length keeps in each group. O(groups)."""
     longest = plan.max_length or plan.tokens
     return [
-        Piece(group.name, plan.kept_in(group, longest), _color(group))
+        Piece(group.name, sizes.kept_in(plan, group, longest), _color(group))
         for group in plan.groups.values()
     ]
 
@@ -180,11 +180,12 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 def _facts(plan: Plan) -> Iterable[tuple[str, str]]:
     longest = plan.max_length or plan.tokens
     yield f"sequences of {longest:,} tokens", explain.hundredths(plan, longest)
-    if plan.bytes_per_token_beyond_windows:
+    late = sizes.bytes_per_token_beyond_windows(plan)
+    if late:
         yield "tokens of one sequence", f"{plan.tokens:,}"
     yield "bytes a token", f"{plan.bytes_per_token:,}"
-    if plan.bytes_per_token_beyond_windows != plan.bytes_per_token:
-        yield "bytes a token beyond windows", f"{plan.bytes_per_token_beyond_windows:,}"
+    if late != plan.bytes_per_token:
+        yield "bytes a token beyond windows", f"{late:,}"
     if plan.fixed_bytes_per_sequence:
         yield "whatever the length, a sequence", explain.amount(plan.fixed_bytes_per_sequence)
 

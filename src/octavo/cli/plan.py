@@ -13,6 +13,7 @@ from octavo.errors import BudgetTooSmall
 from octavo.model.spec import ModelSpec
 from octavo.planner.explain import counted, enough
 from octavo.planner.plan import Plan
+from octavo.planner.pools import parents
 from octavo.planner.request import memory_for
 
 _SIZES = {
@@ -185,7 +186,7 @@ def _wish(spec: ModelSpec, plan: Plan, sequences: int, wanted: dict[str, Any]) -
     return {
         "sequences": sequences,
         "length": length,
-        "fits": plan.parents(sequences, length, in_flight=True) <= plan.usable_pages,
+        "fits": parents(plan, sequences, length, in_flight=True) <= plan.usable_pages,
         "max_length": plan.max_length_for(sequences, in_flight=True),
         "memory": memory_for(spec, sequences=sequences, length=length, **options),
     }

@@ -13,7 +13,7 @@ from octavo.index.options import Form
 from octavo.index.steps import MOST, name_row, read_view
 from octavo.model.lifetimes import Lifetime
 from octavo.planner.kernels import KERNELS
-from octavo.planner.plan import Plan, slides
+from octavo.planner.plan import Plan
 
 _INT32 = "int32"
 
@@ -51,7 +51,7 @@ class Addresses(NamedTuple):
     @property
     def held(self) -> NDArray[np.bool_]:
         """bool[n, width], the columns a row's keys stand in, dropped ones included."""
-        if slides(self.lifetime):
+        if self.lifetime.slides:
             return _before(self.ends, self.table.shape[1])
         held: NDArray[np.bool_] = self.table != 0
         return held
@@ -166,7 +166,7 @@ def _check_queries(step: Step) -> None:
 
 def _first(step: Step, lifetime: Lifetime, size: int) -> Ints | None:
     """The first column each row's queries see, sinks apart; None: they see all."""
-    if not slides(lifetime):
+    if not lifetime.slides:
         return None
     return (lifetime.floors(step.past.astype(np.int64)) // size).astype(np.int32)
 

@@ -16,7 +16,7 @@ from octavo.index.options import Options, ask
 from octavo.index.ragged import cascade, flashinfer
 from octavo.index.steps import check_plan
 from octavo.index.tables import flash, onnxruntime, tensorrt, vllm
-from octavo.planner.plan import Plan, slides
+from octavo.planner.plan import Plan
 
 F = TypeVar("F", bound=tuple[Any, ...])
 
@@ -136,7 +136,7 @@ class Emitter(Generic[F]):
         if asked.kernel_page not in (None, self._plan.page_size) or asked.kernel == "int32":
             return False
         plain = asked.form == "absolute" and not asked.page_fill
-        return plain or not slides(self._plan.groups[name].lifetime)
+        return plain or not self._plan.groups[name].lifetime.slides
 
 
 _FORMATS: dict[str, Callable[..., Any]] = {

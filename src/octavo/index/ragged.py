@@ -9,7 +9,7 @@ from octavo.index.buffers import Field, deliver
 from octavo.index.formats import Cascade, Flashinfer
 from octavo.index.options import Options
 from octavo.index.parts import NULL, Parts, shared_columns, whole
-from octavo.planner.plan import Plan, slides
+from octavo.planner.plan import Plan
 
 
 def flashinfer(
@@ -42,7 +42,7 @@ def cascade(
     """
     parts = Parts(step, plan, group, options)
     found = parts.found
-    skip = 0 if slides(found.lifetime) else shared_columns(found)
+    skip = 0 if found.lifetime.slides else shared_columns(found)
     pages = found.table[0, :skip]
     fields = _csr(parts, skip) | {
         "shared_qo_indptr": whole([0, step.positions.size]),

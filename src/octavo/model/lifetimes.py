@@ -50,6 +50,11 @@ class Lifetime:
         """Leading positions that are always seen."""
         return 0
 
+    @property
+    def slides(self) -> bool:
+        """Whether it drops tokens of a sequence that goes on: windows and chunks."""
+        return self.floor(2**62) > 0
+
     def steady_pages(self, length: int, page_size: int, spare: int = 0) -> int:
         """Most pages a sequence of ``length`` tokens holds when it runs token by token. O(1).
 

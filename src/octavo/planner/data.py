@@ -1,13 +1,15 @@
-"""A plan as JSON-ready data; names are stable and told in docs/sizing.md."""
+"""A plan as JSON-ready data; docs/sizing.md explains the names, which are stable."""
 
 from typing import Any
 
-from octavo.planner.plan import GroupPlan, Plan
+from octavo.planner import sizes
+from octavo.planner.pools import GroupPlan, PoolPlan, max_sequences, max_sequences_in_flight
+from octavo.planner.solve import longest_alone
 
 
-def plan_as_dict(plan: Plan) -> dict[str, Any]:
+def plan_as_dict(plan: PoolPlan) -> dict[str, Any]:
     """The plan as numbers, strings, lists and dicts. O(groups + tensors)."""
-    longest = plan.max_length or plan.tokens
+    longest = plan.max_length or longest_alone(plan)
     elements = plan.elements
     return {
         "model": plan.spec.name if plan.spec else None,
@@ -21,29 +23,29 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "max_length": longest,
         "tp": plan.tp,
         "pp": max(1, len(plan.stages)),
-        "rank": plan.rank,
+        "rank": plan._rank,
         "pool": {
             "parents": plan.usable_pages,
             "parent_bytes": plan.page_bytes,
             "null_bytes": plan.budget.null_page if plan.budget else 0,
         },
         "page_bytes": plan.page_bytes,
-        "bytes_per_token": plan.bytes_per_token,
-        "bytes_per_token_beyond_windows": plan.bytes_per_token_beyond_windows,
-        "fixed_bytes_per_sequence": plan.fixed_bytes_per_sequence,
-        "sequence_bytes": plan.sequence_bytes(longest),
-        "sequence_bytes_without_windows": plan.bytes_per_token * longest
-        + plan.fixed_bytes_per_sequence,
-        "max_sequences": int(plan.max_sequences(longest) * 100) / 100,
-        "max_sequences_in_flight": plan.max_sequences_in_flight(longest),
-        "tokens": plan.tokens,
-        "in_flight_bytes": plan.in_flight_bytes,
+        "bytes_per_token": sizes.bytes_per_token(plan),
+        "bytes_per_token_beyond_windows": sizes.bytes_per_token_beyond_windows(plan),
+        "fixed_bytes_per_sequence": sizes.fixed_bytes_per_sequence(plan),
+        "sequence_bytes": sizes.sequence_bytes(plan, longest),
+        "sequence_bytes_without_windows": sizes.bytes_per_token(plan) * longest
+        + sizes.fixed_bytes_per_sequence(plan),
+        "max_sequences": int(max_sequences(plan, longest) * 100) / 100,
+        "max_sequences_in_flight": max_sequences_in_flight(plan, longest),
+        "tokens": longest_alone(plan),
+        "in_flight_bytes": sizes.in_flight_bytes(plan),
         "max_step_tokens": plan.max_step_tokens,
-        "depth_bytes_per_sequence": plan.depth_bytes,
+        "depth_bytes_per_sequence": sizes.depth_bytes(plan),
         "prefix_reuse": {
-            "tokens": plan.reuse_tokens,
-            "state_bytes": plan.state_bytes,
-            "state_tokens": plan.state_tokens,
+            "tokens": plan.page_size,
+            "state_bytes": sizes.state_bytes(plan),
+            "state_tokens": sizes.state_tokens(plan),
         },
         "groups": [_group(group, plan) for group in plan.groups.values()],
         "memory": plan.memory._asdict() if plan.memory else None,
@@ -51,7 +53,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _group(group: GroupPlan, plan: Plan) -> dict[str, Any]:
+def _group(group: GroupPlan, plan: PoolPlan) -> dict[str, Any]:
     usable = plan.usable_pages * group.pages_per_parent
     reach = [t.max_addressable_pages for t in plan.tensors if t.group == group.name]
     return {
@@ -63,7 +65,9 @@ def _group(group: GroupPlan, plan: Plan) -> dict[str, Any]:
         "page_bytes": group.page_bytes,
         "pages_per_parent": group.pages_per_parent,
         "parts": group.parts,
-        "sequence_pages": group.steady_pages(plan.max_length or plan.tokens, plan.page_size),
+        "sequence_pages": group.steady_pages(
+            plan.max_length or longest_alone(plan), plan.page_size
+        ),
         "kept_bytes": group.kept_bytes,
         "window": getattr(group.lifetime, "window", None),
         "sink_tokens": group.lifetime.sinks,

@@ -1,4 +1,4 @@
-"""A plan told in words: what one token costs, what the memory holds, where the rest went.
+"""A plan in words: what one token costs, what the memory holds, where the rest went.
 
 Computes nothing a plan does not know.
 """
@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from math import prod
 
 from octavo.model.layers import Attention, Cross, Latent, LayerKind, Shared, State
+from octavo.planner import sizes
 from octavo.planner.budget import Budget
-from octavo.planner.plan import GroupPlan, Plan
-from octavo.planner.solve import scored_length
+from octavo.planner.pools import GroupPlan, PoolPlan, max_sequences, max_sequences_in_flight
+from octavo.planner.solve import longest_alone, scored_length
 
 Line = tuple[str, str]
 
 
-def explain_plan(plan: Plan) -> str:
+def explain_plan(plan: PoolPlan) -> str:
     """Several lines of text, each with the arithmetic behind its figure. O(layers)."""
     if plan.spec is None or plan.budget is None or plan.elements is None:
         return (
             f"{plan.usable_pages} pages of {plan.page_size} tokens and the null page: "
-            f"{plan.tokens} tokens; bytes are the engine's own matter"
+            f"{longest_alone(plan)} tokens; bytes are the engine's own matter"
         )
     lines = terms(plan)
     width = max(len(name) for name, _ in lines)
@@ -29,7 +30,7 @@ def explain_plan(plan: Plan) -> str:
     return "\n".join([*text[:at], *groups, *text[at:]])
 
 
-def terms(plan: Plan) -> list[Line]:
+def terms(plan: PoolPlan) -> list[Line]:
     """The lines of `explain_plan` but for the table of groups, each as its name and text."""
     assert plan.budget is not None
     return [
@@ -82,9 +83,9 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def hundredths(plan: Plan, length: int) -> str:
+def hundredths(plan: PoolPlan, length: int) -> str:
     """Sequences of ``length`` tokens that fit, two decimals, rounded down. O(groups)."""
-    whole, part = divmod(int(plan.max_sequences(length) * 100), 100)
+    whole, part = divmod(int(max_sequences(plan, length) * 100), 100)
     return f"{whole:,}.{part:02}"
 
 
@@ -93,20 +94,22 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-def _model(plan: Plan) -> str:
+def _model(plan: PoolPlan) -> str:
     assert plan.spec is not None
     shares = [f"tp {plan.tp}"] if plan.tp > 1 else []
     shares += [f"pp {len(plan.stages)}"] if plan.stages else []
     ranks = f"; all figures are of one rank ({', '.join(shares)})" if shares else ""
     if plan.stages:
-        ranks += f": rank {plan.rank + 1}, which has room for the fewest pages"
+        ranks += f": rank {plan._rank + 1}, which has room for the fewest pages"
         if plan.packed:
-            leader = "its own" if plan.leader == plan.rank else f"those of rank {plan.leader + 1}"
+            leader = (
+                "its own" if plan._leader == plan._rank else f"those of rank {plan._leader + 1}"
+            )
             ranks += f"; pages a parent are {leader}, in which the most sequences fit"
     return f"{plan.spec.name}, {counted(len(plan.spec.layers), 'layer')}{ranks}"
 
 
-def _device(plan: Plan) -> list[Line]:
+def _device(plan: PoolPlan) -> list[Line]:
     """What is taken off a device, where anything is."""
     memory = plan.memory
     if memory is None or memory.available == memory.device:
@@ -119,28 +122,28 @@ def _device(plan: Plan) -> list[Line]:
     ]
 
 
-def choices(plan: Plan) -> str:
+def choices(plan: PoolPlan) -> str:
     """What was chosen: page size, element types and layout. O(groups)."""
     elements = plan.elements
     assert elements is not None
     types = [elements.kv.name]
     if elements.scales != "none":
         types.append(f"a scale a {elements.scales}" if elements.scales != "tensor" else "scaled")
-    if plan.state_bytes:
+    if sizes.state_bytes(plan):
         types += [f"states {elements.recurrent.name}", f"convolutions {elements.conv.name}"]
     pages = counted(plan.page_size, "token")
-    if plan.request is not None and plan.page_size > plan.request.page_size:
-        pages += f" (grown from {plan.request.page_size:,} so that a page covers a state)"
+    if plan._request is not None and plan.page_size > plan._request.page_size:
+        pages += f" (grown from {plan._request.page_size:,} so that a page covers a state)"
     return f"{pages}; {', '.join(types)}; {plan.layout} layout"
 
 
-def note(plan: Plan) -> str:
+def note(plan: PoolPlan) -> str:
     """What a column of `group_rows` means. O(1)."""
     what = "parents were bound to" if plan.packed else "pages were of"
     return f"(pages if all: as many as there would be if all {what} that group)"
 
 
-def group_rows(plan: Plan) -> list[list[str]]:
+def group_rows(plan: PoolPlan) -> list[list[str]]:
     """Cells of a table: a row a group under a header. O(groups)."""
     head = ["group", "layers", "keeps", "bytes a token", "page bytes", "padding", "pages if all"]
     rows = [[*head, "a parent"] if plan.packed else head]
@@ -167,14 +170,14 @@ def keeps(group: GroupPlan) -> str:
     return "every token" if life.form == "tokens" else "another input"
 
 
-def _token(plan: Plan) -> str:
-    text = f"{_arithmetic(plan)} = {plan.bytes_per_token:,} bytes"
-    if plan.bytes_per_token_beyond_windows != plan.bytes_per_token:
-        text += f"; {plan.bytes_per_token_beyond_windows:,} once every window is full"
+def _token(plan: PoolPlan) -> str:
+    text = f"{_arithmetic(plan)} = {sizes.bytes_per_token(plan):,} bytes"
+    if sizes.bytes_per_token_beyond_windows(plan) != sizes.bytes_per_token(plan):
+        text += f"; {sizes.bytes_per_token_beyond_windows(plan):,} once every window is full"
     return text
 
 
-def _arithmetic(plan: Plan) -> str:
+def _arithmetic(plan: PoolPlan) -> str:
     """Layers of one shape as one product, the shapes joined by plus signs."""
     assert plan.spec is not None
     counts: dict[LayerKind, int] = {}
@@ -192,7 +195,7 @@ def _shape(kind: LayerKind) -> LayerKind:
     return Attention(kind.kv_heads, kind.k_dim, kind.v_dim) if isinstance(kind, Attention) else kind
 
 
-def _term(kind: LayerKind, count: int, plan: Plan) -> str:
+def _term(kind: LayerKind, count: int, plan: PoolPlan) -> str:
     assert plan.elements is not None
     kv, layers = plan.elements.kv, counted(count, "layer")
     size = counted(kv.bits // 8, "byte") if kv.bits >= 8 else f"{kv.bits}/8 bytes"
@@ -211,14 +214,14 @@ def _term(kind: LayerKind, count: int, plan: Plan) -> str:
     return f"{layers} x ({row} + indexer {kind.indexer} + {-(-kind.indexer // 128)} x 4 bytes)"
 
 
-def _fixed(plan: Plan) -> list[Line]:
-    size = plan.fixed_bytes_per_sequence
+def _fixed(plan: PoolPlan) -> list[Line]:
+    size = sizes.fixed_bytes_per_sequence(plan)
     if not size:
         return []
     return [("fixed", f"{_states(plan)} = {size:,} bytes a sequence, whatever its length")]
 
 
-def _states(plan: Plan) -> str:
+def _states(plan: PoolPlan) -> str:
     """Layers of one state as one product, and what inputs and drafts add."""
     assert plan.spec is not None
     assert plan.elements is not None
@@ -226,7 +229,7 @@ def _states(plan: Plan) -> str:
     for _, kind in plan.spec.kinds():
         if isinstance(kind, State):
             counts[kind] = counts.get(kind, 0) + 1
-    listed, told = [], 0
+    listed, known = [], 0
     for kind, count in counts.items():
         parts = [(kind.recurrent, plan.elements.recurrent), (kind.conv, plan.elements.conv)]
         shapes = [
@@ -234,31 +237,33 @@ def _states(plan: Plan) -> str:
             for shape, dtype in parts
             if shape
         ]
-        told += count * sum(dtype.size(prod(shape)) for shape, dtype in shapes)
+        known += count * sum(dtype.size(prod(shape)) for shape, dtype in shapes)
         products = [
             " x ".join([*map(str, shape), f"{dtype.bits // 8} bytes"]) for shape, dtype in shapes
         ]
         listed.append(f"{counted(count, 'layer')} x ({' + '.join(products)})")
-    rest = plan.fixed_bytes_per_sequence - told
+    rest = sizes.fixed_bytes_per_sequence(plan) - known
     return " + ".join([*listed, f"{rest:,} of other inputs and drafts"] if rest else listed)
 
 
-def _sequence(plan: Plan) -> str:
+def _sequence(plan: PoolPlan) -> str:
     """Pages and bytes of one longest sequence by group."""
-    longest = plan.max_length or plan.tokens
+    longest = plan.max_length or longest_alone(plan)
     each = [
-        f"{group.name} {counted(pages, 'page')} x {plan.cost(group):,}"
+        f"{group.name} {counted(pages, 'page')} x {sizes.cost(plan, group):,}"
         for group in plan.groups.values()
         if (pages := group.steady_pages(longest, plan.page_size))
     ]
-    text = f"of {longest:,} tokens: {' + '.join(each)} = {plan.sequence_bytes(longest):,} bytes"
-    if plan.bytes_per_token_beyond_windows == plan.bytes_per_token:
+    text = (
+        f"of {longest:,} tokens: {' + '.join(each)} = {sizes.sequence_bytes(plan, longest):,} bytes"
+    )
+    if sizes.bytes_per_token_beyond_windows(plan) == sizes.bytes_per_token(plan):
         return text
-    whole = plan.bytes_per_token * longest + plan.fixed_bytes_per_sequence
+    whole = sizes.bytes_per_token(plan) * longest + sizes.fixed_bytes_per_sequence(plan)
     return f"{text}; an engine that keeps every token in every layer takes {whole:,}"
 
 
-def _page(plan: Plan) -> list[Line]:
+def _page(plan: PoolPlan) -> list[Line]:
     if not plan.packed:
         shared = ", with room for any group" if len(plan.groups) > 1 else ""
         size = f"{counted(plan.page_size, 'token')} = {plan.page_bytes:,} bytes"
@@ -270,51 +275,57 @@ def _page(plan: Plan) -> list[Line]:
     return [("one parent", f"{plan.page_bytes:,} bytes, bound to one group at a time: {choices}")]
 
 
-def capacity(plan: Plan) -> str:
+def capacity(plan: PoolPlan) -> str:
     """Tokens, and sequences of the longest length that fit. O(groups)."""
-    longest, own = plan.max_length or plan.tokens, plan.spec.max_length if plan.spec else None
+    longest, own = (
+        plan.max_length or longest_alone(plan),
+        plan.spec.max_length if plan.spec else None,
+    )
     sequences = f"{hundredths(plan, longest)} sequences of {longest:,}"
-    if own is not None and longest == plan.tokens < own:
+    if own is not None and longest == longest_alone(plan) < own:
         sequences += f", less than the model's {own:,}"
     elif own is not None and longest > own and plan.max_length is not None:
         sequences += f" (beyond the model's own {own:,})"
-    if plan.bytes_per_token_beyond_windows:
-        return f"{plan.tokens:,} tokens: {sequences}"
+    if sizes.bytes_per_token_beyond_windows(plan):
+        return f"{longest_alone(plan):,} tokens: {sequences}"
     return sequences
 
 
-def reuse(plan: Plan) -> str:
+def reuse(plan: PoolPlan) -> str:
     """At which boundaries prefixes are shared. O(groups)."""
-    text = f"prefixes in steps of {counted(plan.reuse_tokens, 'token')}"
-    if not plan.state_bytes:
+    text = f"prefixes in steps of {counted(plan.page_size, 'token')}"
+    if not sizes.state_bytes(plan):
         return text
-    worth = plan.state_tokens
+    worth = sizes.state_tokens(plan)
     tokens = f", as many as {counted(worth, 'token')}" if worth else ""
-    return f"{text}, at saved states only ({plan.state_bytes:,} bytes each{tokens})"
+    return f"{text}, at saved states only ({sizes.state_bytes(plan):,} bytes each{tokens})"
 
 
-def _in_flight(plan: Plan) -> list[Line]:
-    if not plan.in_flight_bytes:
+def _in_flight(plan: PoolPlan) -> list[Line]:
+    size = sizes.in_flight_bytes(plan)
+    if not size:
         return []
-    text = f"{plan.in_flight_bytes:,} bytes while a step of {plan.max_step_tokens:,} tokens runs"
-    longest = plan.max_length or plan.tokens
-    whole = plan.max_sequences_in_flight(longest)
-    if whole < int(plan.max_sequences(longest)):
+    text = f"{size:,} bytes while a step of {plan.max_step_tokens:,} tokens runs"
+    longest = plan.max_length or longest_alone(plan)
+    whole = max_sequences_in_flight(plan, longest)
+    if whole < int(max_sequences(plan, longest)):
         room = f"{counted(whole, 'sequence')} of {longest:,} with it"
         return [("in flight", f"{text}, once for all sequences: {room}")]
     return [("in flight", f"{text}, once for all sequences")]
 
 
-def _depth(plan: Plan) -> list[Line]:
+def _depth(plan: PoolPlan) -> list[Line]:
     """The second decoder of a speech model keeps its own few positions while a sequence runs."""
     if plan.spec is None or plan.spec.depth is None:
         return []
     positions = counted(plan.spec.depth.max_length or 1, "position")
-    text = f"{plan.depth_bytes:,} bytes a running sequence beside this cache, for {positions}"
+    text = (
+        f"{sizes.depth_bytes(plan):,} bytes a running sequence beside this cache, for {positions}"
+    )
     return [("depth", text)]
 
 
-def _left_out(plan: Plan) -> list[Line]:
+def _left_out(plan: PoolPlan) -> list[Line]:
     """Prediction layers that a config has and the plan does not count."""
     many = 0 if plan.spec is None else len(plan.spec.mtp)
     if not many:
@@ -323,7 +334,7 @@ def _left_out(plan: Plan) -> list[Line]:
     return [("left out", f"{layers} of the config: --mtp {many} (with_mtp({many})) counts them")]
 
 
-def _parts(budget: Budget, plan: Plan) -> str:
+def _parts(budget: Budget, plan: PoolPlan) -> str:
     """The parts that are not zero, so that a reader can multiply and add them up."""
     size = plan.page_bytes if plan.packed else budget.null_page
     pages = counted(plan.usable_pages, "parent" if plan.packed else "page")
@@ -337,7 +348,7 @@ def _parts(budget: Budget, plan: Plan) -> str:
     return " + ".join([first, *(f"{name} {part:,}" for name, part in parts.items() if part)])
 
 
-def _filled(budget: Budget, plan: Plan) -> list[Line]:
+def _filled(budget: Budget, plan: PoolPlan) -> list[Line]:
     """What the pages hold, where it is more than keys, values and states."""
     size = plan.page_bytes if plan.packed else budget.null_page
     pool = plan.usable_pages * size
@@ -350,7 +361,7 @@ def _filled(budget: Budget, plan: Plan) -> list[Line]:
     if budget.payload == pool:
         return []
     text = f"{pool:,} = " + " + ".join(f"{name} {part:,}" for name, part in parts.items() if part)
-    if not plan.packed or plan.request is None or plan.spec is None:
+    if not plan.packed or plan._request is None or plan.spec is None:
         return [("filled", f"{text} bytes")]
-    length = scored_length(plan.spec, plan.request)
+    length = scored_length(plan.spec, plan._request)
     return [("filled", f"{text} bytes, as sequences of {length:,} tokens fill parents")]

@@ -7,10 +7,10 @@ from octavo.errors import PlanError
 from octavo.model.layers import Attention, Cross, Latent, LayerKind
 from octavo.model.spec import ModelSpec
 from octavo.planner.components import Order
-from octavo.planner.plan import Plan
+from octavo.planner.layouts import TensorPlan
 
 
-class Kernel(NamedTuple):
+class KernelDemands(NamedTuple):
     """Demands of one kernel.
 
     Attributes:
@@ -29,14 +29,14 @@ class Kernel(NamedTuple):
 
 
 KERNELS = {
-    "flash_attn": Kernel(multiple=256, dim_multiple=8, order="token"),
-    "flash_attn_3": Kernel(dim_multiple=8, order="token"),
-    "flashinfer": Kernel(dim_multiple=8),
-    "int32": Kernel(bits=32),
-    "onnxruntime": Kernel(multiple=16, power_of_two=True, dim_multiple=8, order="token"),
-    "tensorrt": Kernel(power_of_two=True, dim_multiple=8, order="head"),
-    "vllm": Kernel(multiple=16, dim_multiple=8, order="token"),
-    "vllm_cpu": Kernel(multiple=32, dim_multiple=8, order="token"),
+    "flash_attn": KernelDemands(multiple=256, dim_multiple=8, order="token"),
+    "flash_attn_3": KernelDemands(dim_multiple=8, order="token"),
+    "flashinfer": KernelDemands(dim_multiple=8),
+    "int32": KernelDemands(bits=32),
+    "onnxruntime": KernelDemands(multiple=16, power_of_two=True, dim_multiple=8, order="token"),
+    "tensorrt": KernelDemands(power_of_two=True, dim_multiple=8, order="head"),
+    "vllm": KernelDemands(multiple=16, dim_multiple=8, order="token"),
+    "vllm_cpu": KernelDemands(multiple=32, dim_multiple=8, order="token"),
 }
 """flash_attn: FlashAttention 2 with a block table; flash_attn_3: its successor, with any page.
 int32: any that computes offsets in 32 bits. onnxruntime: com.microsoft.PagedAttention. tensorrt:
@@ -66,15 +66,14 @@ def check_kernel(name: str, page_size: int, order: Order, stages: Iterable[Model
             raise PlanError("head size", sizes, right)
 
 
-def check_reach(name: str, plans: Iterable[Plan]) -> None:
-    """Whether the kernel's offsets reach every page of the plans. O(tensors).
+def check_reach(name: str, tensors: Iterable[TensorPlan]) -> None:
+    """Whether the kernel's offsets reach every page of the tensors. O(tensors).
 
     Raises:
         PlanError: they do not; it names the tensor that ends first.
     """
     if KERNELS[name].bits > 32:
         return
-    tensors = [tensor for plan in plans for tensor in plan.tensors]
     first = min(tensors, key=lambda tensor: tensor.max_addressable_pages - tensor.shape[0])
     if first.shape[0] > first.max_addressable_pages:
         what = f"{first.component} of layer {first.layer}"

@@ -30,7 +30,7 @@ Int64s = NDArray[np.int64]
 _Layer = list[Component]
 
 
-class Placed(NamedTuple):
+class PackedComponent(NamedTuple):
     """Where a component lies: its plane, and its offset in a page of that plane.
 
     Attributes:
@@ -54,7 +54,7 @@ class Load(NamedTuple):
         pages: pages a sequence is counted with.
     """
 
-    placed: tuple[Placed, ...]
+    placed: tuple[PackedComponent, ...]
     layers: int
     plane_bytes: int
     parts: int
@@ -109,7 +109,7 @@ class Packing(NamedTuple):
         """Bytes of a page of ``group`` over all planes, padding included. O(1)."""
         return self.stride(group) * self.planes
 
-    def address(self, placed: Placed) -> int:
+    def address(self, placed: PackedComponent) -> int:
         """First byte of page 0 of a component in the arena; page p is ``p * stride`` further."""
         plane_bytes = (self.null_bytes + self.parents * self.parent_bytes) // self.planes
         zero = self.null_bytes // self.planes - self.stride(placed.component.group)
@@ -231,7 +231,7 @@ def _load(layers: list[_Layer], parts: int, planes: int, pages: int) -> Load:
         offset = used.get((part, plane), 0)
         for component in components:
             offset = _up(offset, _PART_GRAIN)
-            placed.append(Placed(component, part, plane, offset))
+            placed.append(PackedComponent(component, part, plane, offset))
             offset += component.bytes
         used[part, plane] = offset
     return Load(tuple(placed), count, _up(max(used.values()), GRAIN), parts, pages)

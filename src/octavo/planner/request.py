@@ -5,7 +5,7 @@ Exact integers only; no float on the way to a byte count. Knows no device and al
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeGuard, get_args
+from typing import Any, TypeGuard, get_args
 
 from octavo.errors import BudgetTooSmall, PlanError
 from octavo.model.dtypes import DType
@@ -13,11 +13,9 @@ from octavo.model.spec import ModelSpec
 from octavo.planner.budget import MAX_BYTES, available_memory
 from octavo.planner.components import Order, read_elements
 from octavo.planner.layouts import Layout
-from octavo.planner.plan import MAX_PAGES, GroupPlan, Plan
+from octavo.planner.plan import GroupPlan, Plan, as_plan
+from octavo.planner.pools import MAX_PAGES, PlanRequest, PoolPlan, largest
 from octavo.planner.sharding import shard, stages_of
-
-if TYPE_CHECKING:
-    from octavo.planner.solve import Request
 
 __all__ = ["GroupPlan", "Plan", "memory_for", "plan"]
 
@@ -79,15 +77,12 @@ def plan(
 
     Cost: O(layers + sizes of a parent tried).
     """
-    from octavo.planner.solve import (  # here: engines with their own storage need none
-        Request,
-        plan_ranks,
-    )
+    from octavo.planner.solve import plan_ranks  # here: engines with their own storage need none
 
     _check_words(spec, draft, order, layout)
     wanted = None if max_length is None else _check("max_length", max_length, MAX_PAGES)
     tp = _check("tp", tp, None)
-    request = Request(
+    request = PlanRequest(
         memory=available_memory(memory, utilization, weights, activations, other),
         page_size=_check("page_size", page_size, wanted or spec.max_length),
         elements=read_elements(dtype, scales, state_dtype, conv_dtype),
@@ -111,20 +106,20 @@ def plan(
     if kernel is not None:
         from octavo.planner.kernels import check_reach
 
-        check_reach(kernel, made.stages or (made,))
-    return made
+        check_reach(kernel, [tensor for one in made.stages or (made,) for tensor in one.tensors])
+    return as_plan(made)
 
 
-def _at_its_longest(made: Plan, request: "Request") -> Plan:
+def _at_its_longest(made: PoolPlan, request: PlanRequest) -> PoolPlan:
     """The plan; where the model's own length does not fit, the one for the longest that does."""
-    from octavo.planner.solve import plan_ranks
+    from octavo.planner.solve import longest_alone, plan_ranks
 
     own = request.stages[0].max_length
-    asked = request.wanted is not None or request.sequences is not None
-    if asked or own is None or (made.max_length or own) >= own or not made.packed:
+    wished = request.wanted is not None or request.sequences is not None
+    if wished or own is None or (made.max_length or own) >= own or not made.packed:
         return made
-    longer = plan_ranks(request._replace(wanted=made.tokens))
-    return made if longer is None else replace(longer, request=request)
+    longer = plan_ranks(request._replace(wanted=longest_alone(made)))
+    return made if longer is None else replace(longer, _request=request)
 
 
 def memory_for(spec: ModelSpec, *, sequences: int, length: int, **options: Any) -> int:
@@ -161,7 +156,7 @@ def _check_words(spec: object, draft: object, order: object, layout: object) -> 
         raise PlanError("layout", layout, f"it must be one of {', '.join(get_args(Layout))}")
 
 
-def _too_small(request: "Request") -> PlanError:
+def _too_small(request: PlanRequest) -> PlanError:
     """What to raise where a request does not fit: how much would do, and what takes it."""
     from octavo.planner.solve import plan_ranks
 
@@ -179,7 +174,7 @@ def _too_small(request: "Request") -> PlanError:
     return BudgetTooSmall(memory.device_for(need), memory.device, terms)
 
 
-def _terms(enough: Plan, request: "Request") -> str:
+def _terms(enough: PoolPlan, request: PlanRequest) -> str:
     """What takes the memory of a plan that is just large enough."""
     assert enough.budget is not None
     size, null, used = enough.page_bytes, enough.budget.null_page, enough.usable_pages
@@ -191,23 +186,20 @@ def _terms(enough: Plan, request: "Request") -> str:
     return f"{pages}, {size} bytes each, and alignment"
 
 
-def _least(request: "Request") -> int | None:
+def _least(request: PlanRequest) -> int | None:
     """The fewest bytes for the cache that are enough; None: none are."""
     from octavo.planner.solve import plan_ranks
 
-    def enough(size: int) -> bool:
+    def falls_short(size: int) -> bool:
         memory = request.memory._replace(available=size)
-        return plan_ranks(request._replace(memory=memory)) is not None
+        return plan_ranks(request._replace(memory=memory)) is None
 
     low, high = 0, 2**16
-    while not enough(high):
+    while falls_short(high):
         if high == MAX_BYTES:
             return None
         low, high = high, min(2 * high, MAX_BYTES)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return 1 + largest(falls_short, high - 1, low)
 
 
 def _check(name: str, value: object, high: int | None) -> int:

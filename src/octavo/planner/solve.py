@@ -1,20 +1,18 @@
 """The plan of every rank of a request: its pages' components, where they lie, where bytes go.
 
-Exact integers; knows no device and allocates nothing. `octavo.planner.request` checks what is asked
-for.
+Exact integers; knows no device and allocates nothing. `octavo.planner.request` checks arguments.
 """
 
 from dataclasses import replace
 from math import gcd
 from types import MappingProxyType
-from typing import NamedTuple
 
 from octavo.errors import PlanError
 from octavo.model.layers import Cross, Shared, State
 from octavo.model.lifetimes import Lifetime, group_name, lifetime_of
 from octavo.model.spec import ModelSpec
-from octavo.planner.budget import Budget, Memory
-from octavo.planner.components import Component, Elements, Order, components_of
+from octavo.planner.budget import Budget
+from octavo.planner.components import Component, components_of
 from octavo.planner.geometry import Part, Row, fit_geometry
 from octavo.planner.layouts import (
     Flat,
@@ -26,63 +24,61 @@ from octavo.planner.layouts import (
     lay_packed,
 )
 from octavo.planner.packing import Limits, Packing, pack
-from octavo.planner.plan import MAX_PAGES, GroupPlan, Plan, in_flight_pages
+from octavo.planner.pools import (
+    MAX_PAGES,
+    GroupPlan,
+    PlanRequest,
+    PoolPlan,
+    in_flight_pages,
+    largest,
+    longest_of,
+    max_sequences,
+    parents,
+)
 
 _SCORED_LENGTH = 2**15  # tokens a packed layout is chosen for where no longest sequence is known
 _STATE_ALIGNMENT = 16  # tokens pages grow by where they must cover a state
 
 
-class Request(NamedTuple):
-    """What every rank of a plan has in common; as the arguments of `plan`.
-
-    Attributes:
-        sequences: None: one, in the steady state; else so many with a step in flight.
-    """
-
-    memory: Memory
-    page_size: int
-    elements: Elements
-    wanted: int | None
-    sequences: int | None
-    order: Order
-    layout: Layout | None
-    draft: ModelSpec | None
-    max_step_tokens: int
-    tp: int
-    stages: list[ModelSpec]
-
-
-def plan_ranks(request: Request) -> Plan | None:
-    """The plan of all ranks; None: the sequences asked for do not fit."""
+def plan_ranks(request: PlanRequest) -> PoolPlan | None:
+    """The plan of all ranks; None: the sequences wanted do not fit."""
     made = [_plan_rank(stage, request, None, MAX_PAGES) for stage in request.stages]
     found = [one for one in made if one is not None]
     if len(found) < len(made):
         return None
     one = found[0] if len(found) == 1 else _agree(found, request)
-    return None if one is None else replace(one, request=request)
+    return None if one is None else replace(one, _request=request)
 
 
-def longest_alone(request: Request, start: int) -> int:
-    """The longest sequence a plan of this memory accepts, looked for from ``start``. O(plans)."""
+def longest_alone(plan: PoolPlan) -> int:
+    """Tokens of the longest sequence that fits alone into the memory of a plan. O(plans).
+
+    Of a packed plan another one may be cut better for a length; any other is what it is.
+    """
+    request, held = plan._request, longest_of(plan, 1)
+    if request is None or not plan.packed:
+        return held
+    unbounded = request.wanted is None and request.stages[0].max_length is None
+    return held if unbounded else _longest_planned(request, held)
+
+
+def _longest_planned(request: PlanRequest, start: int) -> int:
+    """The longest sequence that a plan of this memory accepts, looked for from ``start``."""
 
     def fits(length: int) -> bool:
         return plan_ranks(request._replace(wanted=length, sequences=None)) is not None
 
     low, step = max(1, start), request.page_size
-    if fits(low):
-        high = min(low + step, MAX_PAGES + 1)
-        while high <= MAX_PAGES and fits(high):
-            step *= 8
-            low, high = high, min(high + step, MAX_PAGES + 1)
-    else:
-        low, high = 0, low
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    if not fits(low):
+        return largest(fits, low - 1)
+    high = min(low + step, MAX_PAGES + 1)
+    while high <= MAX_PAGES and fits(high):
+        step *= 8
+        low, high = high, min(high + step, MAX_PAGES + 1)
+    return largest(fits, high - 1, low)
 
 
-def _agree(made: list[Plan], request: Request) -> Plan | None:
+def _agree(made: list[PoolPlan], request: PlanRequest) -> PoolPlan | None:
     """Page ids are one space for all ranks: the K of one of them, and the fewest pages of any.
 
     Of the K that ranks would choose for themselves those in which the most sequences fit count.
@@ -98,10 +94,10 @@ def _agree(made: list[Plan], request: Request) -> Plan | None:
             leaders.setdefault(cuts, number)
     found = [_led(made, number, request) for number in leaders.values()]
     fit = [one for one in found if one is not None]
-    return max(fit, key=lambda one: one.max_sequences(length), default=None)
+    return max(fit, key=lambda one: max_sequences(one, length), default=None)
 
 
-def _led(made: list[Plan], leader: int, request: Request) -> Plan | None:
+def _led(made: list[PoolPlan], leader: int, request: PlanRequest) -> PoolPlan | None:
     """The plan of the rank with the fewest pages where all have the K of rank ``leader``."""
     like = made[leader] if made[leader].packed else None
     pages, ranks = MAX_PAGES, made
@@ -117,10 +113,12 @@ def _led(made: list[Plan], leader: int, request: Request) -> Plan | None:
     rank = min(range(len(ranks)), key=lambda at: (room[at], at != leader, left[at]))
     longest = min(one.max_length or MAX_PAGES for one in ranks)
     stages = tuple(replace(one, max_length=longest) for one in ranks)
-    return replace(ranks[rank], max_length=longest, stages=stages, rank=rank, leader=leader)
+    return replace(ranks[rank], max_length=longest, stages=stages, _rank=rank, _leader=leader)
 
 
-def _plan_rank(spec: ModelSpec, request: Request, like: Plan | None, most: int) -> Plan | None:
+def _plan_rank(
+    spec: ModelSpec, request: PlanRequest, like: PoolPlan | None, most: int
+) -> PoolPlan | None:
     """The plan of one rank, of at most ``most`` pages; ``like``: with the K of that plan."""
     lifetimes = _lifetimes(spec, request.draft)
     layout = request.layout or ("component" if len(lifetimes) == 1 else "packed")
@@ -137,7 +135,7 @@ def _plan_rank(spec: ModelSpec, request: Request, like: Plan | None, most: int) 
     return None if made is None else _with_length(made, request)
 
 
-def _components(spec: ModelSpec, request: Request, page_size: int) -> list[Component]:
+def _components(spec: ModelSpec, request: PlanRequest, page_size: int) -> list[Component]:
     found = components_of(spec, request.elements, page_size, request.order)
     if request.draft is not None:
         found += components_of(
@@ -156,7 +154,7 @@ def _lifetimes(spec: ModelSpec, draft: ModelSpec | None) -> dict[str, Lifetime]:
 _ORDER = {"tokens": 0, "state": 1, "cross": 2}
 
 
-def _covering(spec: ModelSpec, request: Request, page_size: int) -> int:
+def _covering(spec: ModelSpec, request: PlanRequest, page_size: int) -> int:
     """The page size whose widest row covers every state, where one id counts in every group."""
     rows: dict[tuple[str, int], list[Part]] = {}
     for component in _components(spec, request, 1):
@@ -172,14 +170,14 @@ def _covering(spec: ModelSpec, request: Request, page_size: int) -> int:
 
 def _plan_flat(
     spec: ModelSpec,
-    request: Request,
+    request: PlanRequest,
     lifetimes: dict[str, Lifetime],
     groups: dict[str, list[Component]],
     flat: Flat,
     page_size: int,
     layout: Layout,
     most: int,
-) -> Plan | None:
+) -> PoolPlan | None:
     total, block = request.memory.available, flat.page_bytes
     pages = flat.most_pages(total, min(most, MAX_PAGES // page_size))
     if pages < 2:
@@ -205,12 +203,12 @@ def _plan_flat(
 
 def _plan_packed(
     spec: ModelSpec,
-    request: Request,
+    request: PlanRequest,
     lifetimes: dict[str, Lifetime],
     groups: dict[str, list[Component]],
-    like: Plan | None,
+    like: PoolPlan | None,
     most: int,
-) -> Plan | None:
+) -> PoolPlan | None:
     page_size, total = request.page_size, request.memory.available
     length = scored_length(spec, request)
     input_pages = -(-_input_tokens(spec) // page_size)
@@ -244,8 +242,8 @@ def _plan_packed(
     return _made(spec, request, page_size, packing.parents + 1, plans, budget, tensors, "packed")
 
 
-def _wished(lifetime: Lifetime, request: Request, spec: ModelSpec) -> int:
-    """Pages of a group, a state as one, that the sequences asked for take at once."""
+def _wished(lifetime: Lifetime, request: PlanRequest, spec: ModelSpec) -> int:
+    """Pages of a group, a state as one, that the sequences wanted take at once."""
     many, length = request.sequences or 1, request.wanted or spec.max_length or 1
     if lifetime.form != "tokens":
         return many * (
@@ -264,7 +262,7 @@ def _input_tokens(spec: ModelSpec) -> int:
     return max(inputs, default=0)
 
 
-def _state_layers(request: Request) -> int:
+def _state_layers(request: PlanRequest) -> int:
     """What divides the layers that keep states on every rank, which parts of a state must too."""
     drafts = [] if request.draft is None else request.draft.kinds()
     counts = [
@@ -295,7 +293,7 @@ def _packed_budget(total: int, packing: Packing, groups: dict[str, list[Componen
     )
 
 
-def scored_length(spec: ModelSpec, request: Request) -> int:
+def scored_length(spec: ModelSpec, request: PlanRequest) -> int:
     """Tokens of the sequences a packed layout is chosen for. O(1)."""
     return request.wanted or spec.max_length or _SCORED_LENGTH
 
@@ -322,17 +320,17 @@ def _group(
 
 def _made(
     spec: ModelSpec,
-    request: Request,
+    request: PlanRequest,
     page_size: int,
     num_pages: int,
     groups: dict[str, GroupPlan],
     budget: Budget,
     tensors: tuple[TensorPlan, ...],
     layout: Layout,
-) -> Plan:
+) -> PoolPlan:
     if "cross" in groups:
         groups = groups | {"cross": replace(groups["cross"], input_tokens=_input_tokens(spec))}
-    return Plan(
+    return PoolPlan(
         page_size=page_size,
         num_pages=num_pages,
         groups=MappingProxyType(groups),
@@ -348,13 +346,13 @@ def _made(
     )
 
 
-def _with_length(made: Plan, request: Request) -> Plan | None:
-    """The plan with its longest sequence; None: the sequences asked for do not fit."""
+def _with_length(made: PoolPlan, request: PlanRequest) -> PoolPlan | None:
+    """The plan with its longest sequence; None: the sequences wanted do not fit."""
     assert made.spec is not None
-    if not made.parents(1, 1):
+    if not parents(made, 1, 1):
         raise PlanError("spec", made.spec.name, "cross inputs alone are planned by their length")
     many, in_flight = request.sequences or 1, request.sequences is not None
-    if made.parents(many, request.wanted or 1, in_flight=in_flight) > made.usable_pages:
+    if parents(made, many, request.wanted or 1, in_flight=in_flight) > made.usable_pages:
         return None
-    longest = request.wanted or min(made.spec.max_length or MAX_PAGES, made.longest_of(1))
+    longest = request.wanted or min(made.spec.max_length or MAX_PAGES, longest_of(made, 1))
     return replace(made, max_length=longest)

@@ -98,7 +98,7 @@ ENCODERS = frozenset(
 """Models that read everything at once and generate nothing."""
 
 
-class Decoder(NamedTuple):
+class DecoderPart(NamedTuple):
     """The part of a config that is about the decoder.
 
     Attributes:
@@ -112,7 +112,7 @@ class Decoder(NamedTuple):
     nested: bool
 
 
-def find_decoder(config: Mapping[str, Any]) -> Decoder:
+def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
     """The decoder of a config, which may itself be nested, or the fields of which may be outside.
 
     Raises:
@@ -122,12 +122,12 @@ def find_decoder(config: Mapping[str, Any]) -> Decoder:
     while isinstance(family, str) and family in WRAPPERS:
         part = _part(fields)
         if part is None:  # older files have the decoder's fields outside
-            return Decoder(WRAPPERS[family], fields, nested)
+            return DecoderPart(WRAPPERS[family], fields, nested)
         family, fields, nested = part.get("model_type") or WRAPPERS[family], part, True
     if isinstance(family, str) and family in ENCODERS:
         right = "an encoder reads all its input at once and keeps no cache"
         raise ConfigError("model_type", family, right)
-    return Decoder(family, fields, nested)
+    return DecoderPart(family, fields, nested)
 
 
 def _part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:

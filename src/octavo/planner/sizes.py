@@ -1,0 +1,103 @@
+"""Bytes of a plan: of a token, of a state, of a sequence; all 0 for a plan without bytes.
+
+Exact integers. *Kept* bytes are those of keys, values and states alone, without pages and padding.
+"""
+
+from collections.abc import Iterable
+
+from octavo.checks import check_int
+from octavo.model.lifetimes import FULL
+from octavo.planner.components import components_of
+from octavo.planner.pools import MAX_PAGES, GroupPlan, PoolPlan
+
+
+def bytes_per_token(plan: PoolPlan) -> int:
+    """Bytes one token adds while every layer keeps it, without padding. O(groups)."""
+    return _token_bytes(plan, (g for g in plan.groups.values() if g.lifetime.form == "tokens"))
+
+
+def bytes_per_token_beyond_windows(plan: PoolPlan) -> int:
+    """Bytes one token adds once every window is full. O(groups)."""
+    return _token_bytes(plan, (g for g in plan.groups.values() if g.lifetime == FULL))
+
+
+def _token_bytes(plan: PoolPlan, groups: Iterable[GroupPlan]) -> int:
+    return sum(group.kept_bytes for group in groups) // plan.page_size
+
+
+def fixed_bytes_per_sequence(plan: PoolPlan) -> int:
+    """Bytes whatever the length: a state of each group of states, a cross input. O(groups)."""
+    return state_bytes(plan) + sum(
+        group.kept_bytes // plan.page_size * group.input_tokens for group in plan.groups.values()
+    )
+
+
+def state_bytes(plan: PoolPlan) -> int:
+    """Bytes of one state, or snapshot, of every group that keeps states. O(groups)."""
+    return sum(g.kept_bytes for g in plan.groups.values() if g.lifetime.form == "state")
+
+
+def state_tokens(plan: PoolPlan) -> int:
+    """Tokens that take as many bytes as one state, rounded up; 0 where nothing is kept a token.
+
+    A state saved less often than that costs less than the tokens between.
+    """
+    token = bytes_per_token(plan)
+    return -(-state_bytes(plan) // token) if token else 0
+
+
+def saved_states(plan: PoolPlan, length: int, interval: int) -> tuple[int, int]:
+    """States saved every ``interval`` tokens of a sequence, and their bytes. O(groups).
+
+    Raises:
+        LengthError: an argument is less than 1.
+    """
+    length, interval = check_int("length", length, 1), check_int("interval", interval, 1)
+    size = state_bytes(plan)
+    count = -(-length // interval) if size else 0
+    return count, count * size
+
+
+def depth_bytes(plan: PoolPlan) -> int:
+    """Bytes of a running sequence in the depth decoder's cache, not planned here. O(layers)."""
+    depth = plan.spec and plan.spec.depth
+    if depth is None or plan.elements is None:
+        return 0
+    found = components_of(depth, plan.elements, depth.max_length or 1, plan.order)
+    return sum(component.bytes for component in found)
+
+
+def cost(plan: PoolPlan, group: GroupPlan) -> int:
+    """Bytes one page of ``group`` takes from the pool: in flat layouts those of all groups."""
+    return group.page_bytes if plan.packed else plan.page_bytes
+
+
+def kept_bytes(plan: PoolPlan, length: int) -> int:
+    """Bytes a sequence of ``length`` tokens needs, without pages and padding. O(groups)."""
+    return sum(kept_in(plan, group, length) for group in plan.groups.values())
+
+
+def kept_in(plan: PoolPlan, group: GroupPlan, length: int) -> int:
+    """Those of one group: of its tokens, of one state, or of an input. O(1)."""
+    if group.lifetime.form == "state":
+        return group.kept_bytes
+    return group.kept_bytes // plan.page_size * group.kept_tokens(length)
+
+
+def sequence_bytes(plan: PoolPlan, length: int) -> int:
+    """Bytes of the pages a sequence of ``length`` tokens takes. O(groups)."""
+    return sum(
+        group.steady_pages(length, plan.page_size) * cost(plan, group)
+        for group in plan.groups.values()
+    )
+
+
+def in_flight_bytes(plan: PoolPlan) -> int:
+    """Bytes a step of ``max_step_tokens`` may hold in windows before they slide. O(groups)."""
+    longest, pages = plan.max_length or MAX_PAGES, -(-plan.max_step_tokens // plan.page_size)
+    sliding = [
+        group
+        for group in plan.groups.values()
+        if group.slides and group.kept_tokens(longest) < longest
+    ]
+    return pages * sum(cost(plan, group) for group in sliding)
