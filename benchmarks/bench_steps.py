@@ -18,7 +18,7 @@ import numpy as np
 from machine import machine_line
 
 from octavo import Attention, Batch, Cache, Plan, Sequence
-from octavo.model.spec import LayerKind
+from octavo.model.layers import LayerKind
 
 BOUND = 10.0
 ROWS, TOKENS, STEPS, PAGE_SIZE, DRAFTS, CHUNK = 256, 512, 64, 16, 4, 128

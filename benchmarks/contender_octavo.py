@@ -5,7 +5,7 @@ from typing import Any
 from workloads import PAGE_SIZE, Contender, Ints
 
 import octavo
-from octavo.cache.sequence import Sequence
+from octavo import Sequence
 
 
 class Octavo(Contender):

@@ -1,6 +1,7 @@
 """Models the planner's benchmarks are about, by hand: what their published configs say."""
 
-from octavo.model.spec import Attention, Latent, Layer, ModelSpec, State
+from octavo import Attention, Latent, ModelSpec, State
+from octavo.model.layers import Layer
 
 FULL = Attention(8, 128, 128)
 

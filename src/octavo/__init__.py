@@ -2,13 +2,14 @@
 
 It plans what fits in memory, owns every page, addresses every token and attends to only what is
 there. Importing it loads NumPy and the standard library alone; ``octavo.storage``,
-``octavo.attention`` and ``octavo.engine`` are imported by name. ``octavo.ActivePrefixCache`` is
-imported, and PyTorch with it, when it is asked for.
+``octavo.attention`` and ``octavo.engine`` are imported by name. All errors are in
+``octavo.errors``. ``octavo.ActivePrefixCache`` is imported on use, and PyTorch with it.
 """
 
 import importlib
 import typing
 
+from octavo import moved
 from octavo.cache.admission import Explanation, Match
 from octavo.cache.batch import Batch
 from octavo.cache.cache import Cache
@@ -16,37 +17,12 @@ from octavo.cache.committing import Committed
 from octavo.cache.identity import Adapter, CrossInput, Media, Salt
 from octavo.cache.reports import Fit, Pin, Stats
 from octavo.cache.sequence import Sequence
-from octavo.cache.step import Copies, CrossView, Delta, GroupView, StateView, Step
-from octavo.errors import (
-    BudgetTooSmall,
-    CapacityError,
-    ConfigError,
-    DuplicateSequence,
-    IdentityError,
-    IntegrityError,
-    KernelMismatch,
-    LengthError,
-    ModelError,
-    NeverFits,
-    OctavoError,
-    OutOfPages,
-    PageFileError,
-    PageFileMismatch,
-    PlanError,
-    PullError,
-    RollbackUnsupported,
-    SamplingError,
-    StaleSequence,
-    StepError,
-    TokenError,
-    TraceError,
-    UnknownArchitecture,
-    UnknownGroup,
-    UnknownSequence,
-    UnsupportedModel,
-)
-from octavo.model.spec import Attention, Cross, Latent, ModelSpec, Shared, State
-from octavo.planner.request import Plan, plan
+from octavo.cache.step import Step
+from octavo.errors import CapacityError, NeverFits, OctavoError, OutOfPages, PlanError
+from octavo.model.layers import Attention, Cross, Latent, Shared, State
+from octavo.model.spec import ModelSpec
+from octavo.planner.plan import Plan
+from octavo.planner.request import memory_for, plan
 
 __version__ = "0.1.0"
 
@@ -54,63 +30,45 @@ __all__ = [
     "Adapter",
     "Attention",
     "Batch",
-    "BudgetTooSmall",
     "Cache",
     "CapacityError",
     "Committed",
-    "ConfigError",
-    "Copies",
     "Cross",
     "CrossInput",
-    "CrossView",
-    "Delta",
-    "DuplicateSequence",
     "Explanation",
     "Fit",
-    "GroupView",
-    "IdentityError",
-    "IntegrityError",
-    "KernelMismatch",
     "Latent",
-    "LengthError",
     "Match",
     "Media",
-    "ModelError",
     "ModelSpec",
     "NeverFits",
     "OctavoError",
     "OutOfPages",
-    "PageFileError",
-    "PageFileMismatch",
     "Pin",
     "Plan",
     "PlanError",
-    "PullError",
-    "RollbackUnsupported",
     "Salt",
-    "SamplingError",
     "Sequence",
     "Shared",
-    "StaleSequence",
     "State",
-    "StateView",
     "Stats",
     "Step",
-    "StepError",
-    "TokenError",
-    "TraceError",
-    "UnknownArchitecture",
-    "UnknownGroup",
-    "UnknownSequence",
-    "UnsupportedModel",
+    "memory_for",
     "plan",
 ]
 
-_ON_USE = {"ActivePrefixCache": "octavo.active_prefix.cache"}  # these need more than NumPy
+moved.install()
+
+_VIEWS = ("Copies", "CrossView", "Delta", "GroupView", "StateView")
+_HOMES = {"ActivePrefixCache": "octavo.active_prefix.cache"}  # this one needs more than NumPy
+_HOMES |= dict.fromkeys(_VIEWS, "octavo.cache.step")  # these were here in an earlier release
 
 
 def __getattr__(name: str) -> typing.Any:
-    """The names that are imported on use."""
-    if name not in _ON_USE:
-        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    return getattr(importlib.import_module(_ON_USE[name]), name)
+    """Names that are imported on use, and those of an earlier release: every error, and views."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    found = getattr(importlib.import_module("octavo.errors"), name, None)
+    if isinstance(found, type) and issubclass(found, OctavoError):
+        return found
+    raise AttributeError(f"module 'octavo' has no attribute {name!r}")

@@ -2,7 +2,16 @@
 
 import types
 
+import pytest
+
 import octavo
+from octavo import errors
+
+ERRORS = sorted(
+    name
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, errors.OctavoError)
+)
 
 
 def test_all_is_complete_and_sorted():
@@ -16,15 +25,23 @@ def test_all_is_complete_and_sorted():
     assert sorted(public) == octavo.__all__
 
 
-def test_all_errors_are_exported():
+@pytest.mark.parametrize("name", ERRORS)
+def test_all_errors_are_exported(name):
     """Every error of octavo.errors can be caught as `octavo.Name`."""
-    errors = {
-        name
-        for name, value in vars(octavo.errors).items()
-        if isinstance(value, type) and issubclass(value, octavo.OctavoError)
-    }
+    assert getattr(errors, name) is getattr(octavo, name)
 
-    assert set() == errors - set(octavo.__all__)
+
+@pytest.mark.parametrize("name", ["Copies", "CrossView", "Delta", "GroupView", "StateView"])
+def test_views_of_a_step_stay(name):
+    """What a step holds can be named as before."""
+    assert name == getattr(octavo, name).__name__
+
+
+@pytest.mark.parametrize("name", ["Mapping", "OutOfTime", "__file"])
+def test_other_names_are_unknown(name):
+    """What is no error and no export is refused, be it a name that octavo.errors imports."""
+    with pytest.raises(AttributeError, match=name):
+        getattr(octavo, name)
 
 
 def test_the_interface_stands():
