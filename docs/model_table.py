@@ -13,7 +13,7 @@ from octavo.model.configs import FAMILIES
 from octavo.model.configs.families import REMOTE, Family
 from octavo.model.configs.fields import Fields
 from octavo.model.configs.nested import ENCODERS, WRAPPERS
-from octavo.model.spec import LayerKind
+from octavo.model.layers import LayerKind
 
 PAGE = Path(__file__).with_name("models.md")
 CONFIGS = PAGE.parents[1] / "tests/cases/data/configs"

@@ -39,7 +39,7 @@ from typing import Any
 _LONGEST = 120  # characters of a value that a message quotes
 
 
-def _said(value: object) -> str:
+def _quote(value: object) -> str:
     """``value`` as a message quotes it: not all of it where it is long."""
     try:
         text = repr(value)
@@ -145,7 +145,7 @@ class LengthError(OctavoError, ValueError):
     ) -> None:
         self.name, self.value, self.low, self.high = name, value, low, high
         tail = f" ({why})" if why else ""
-        super().__init__(f"{name} is {_said(value)}; {_range(low, high)}{tail}")
+        super().__init__(f"{name} is {_quote(value)}; {_range(low, high)}{tail}")
 
 
 def _range(low: int | None, high: int | None) -> str:
@@ -161,7 +161,7 @@ class TokenError(OctavoError, ValueError):
 
     def __init__(self, index: int, value: object, high: int = 2**31 - 1) -> None:
         self.index, self.value = index, value
-        super().__init__(f"token {index} is {_said(value)}; token ids are ints in 0..{high}")
+        super().__init__(f"token {index} is {_quote(value)}; token ids are ints in 0..{high}")
 
 
 class StepError(OctavoError, RuntimeError):
@@ -169,7 +169,7 @@ class StepError(OctavoError, RuntimeError):
 
 
 class RollbackUnsupported(OctavoError, ValueError):
-    """Positions asked back have been dropped by a window or overwritten by a state.
+    """Positions to go back to were dropped by a window or overwritten by a state.
 
     Attributes:
         group: the group that cannot go back.
@@ -191,10 +191,10 @@ class IntegrityError(OctavoError, AssertionError):
 
 
 class KernelMismatch(OctavoError, AssertionError):
-    """A kernel's answer is not the oracle's; the message tells it in words.
+    """A kernel's answer is not the oracle's; the message says where and how.
 
     Attributes:
-        case: the `octavo.testing.conformance.Case`; ``str(case)`` tells it.
+        case: the `octavo.testing.conformance.Case`; ``str(case)`` describes it.
         what: what differs: ``out``, ``lse``, or another sentence, where the fields below are None.
         fault: what the kernel seems to do, or None.
         row, token, head: where the first difference is, ``token`` in 0..T-1.
@@ -219,7 +219,7 @@ class IdentityError(OctavoError, ValueError):
 
     def __init__(self, name: str, value: object, right: str) -> None:
         self.name, self.value = name, value
-        super().__init__(f"{name} is {_said(value)}; {right}")
+        super().__init__(f"{name} is {_quote(value)}; {right}")
 
 
 class ConfigError(OctavoError, ValueError):
@@ -227,7 +227,7 @@ class ConfigError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"config field {field} is {_said(value)}; {right}")
+        super().__init__(f"config field {field} is {_quote(value)}; {right}")
 
 
 class UnknownArchitecture(ConfigError):
@@ -255,11 +255,11 @@ class PlanError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"{field} is {_said(value)}; {right}")
+        super().__init__(f"{field} is {_quote(value)}; {right}")
 
 
 class BudgetTooSmall(PlanError, MemoryError):
-    """The memory does not hold the null page and the sequences asked for, by default one.
+    """The memory does not hold the null page and the sequences wanted, by default one.
 
     Attributes:
         need: bytes that would be enough.
@@ -276,7 +276,7 @@ class SamplingError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"{field} is {_said(value)}; {right}")
+        super().__init__(f"{field} is {_quote(value)}; {right}")
 
 
 class TraceError(OctavoError, ValueError):
@@ -320,7 +320,7 @@ class PageFileMismatch(PageFileError):
 
     def __init__(self, path: object, field: str, saved: str, here: str) -> None:
         self.field, self.saved, self.here = field, saved, here
-        super().__init__(path, f"{field} is {_said(saved)} in the file and {_said(here)} here")
+        super().__init__(path, f"{field} is {_quote(saved)} in the file and {_quote(here)} here")
 
 
 class ModelError(OctavoError, OSError):

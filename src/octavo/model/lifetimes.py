@@ -37,7 +37,7 @@ class Lifetime:
         return np.zeros_like(positions)
 
     def first_after(self, floor: int) -> int:
-        """Lowest position whose `floor` is at least ``floor``: how far back it can go. O(1)."""
+        """Lowest position with a `floor` of at least ``floor``: how far back it can go. O(1)."""
         return floor
 
     def turns(self, page_size: int) -> int | None:
@@ -81,7 +81,7 @@ class Window(Lifetime):
         return np.maximum(positions - (self.window - 1), 0)
 
     def first_after(self, floor: int) -> int:
-        """Lowest position whose `floor` is at least ``floor``. O(1)."""
+        """Lowest position with a `floor` of at least ``floor``. O(1)."""
         return floor + self.window - 1 if floor else 0
 
     def turns(self, page_size: int) -> int:
@@ -114,7 +114,7 @@ class Chunked(Lifetime):
         return positions // self.chunk * self.chunk
 
     def first_after(self, floor: int) -> int:
-        """Lowest position whose `floor` is at least ``floor``. O(1)."""
+        """Lowest position with a `floor` of at least ``floor``. O(1)."""
         return -(-floor // self.chunk) * self.chunk
 
     def turns(self, page_size: int) -> int | None:

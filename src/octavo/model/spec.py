@@ -48,8 +48,8 @@ class ModelSpec:
             several (attention beside a state), an empty one for a layer that keeps nothing.
         max_length: longest sequence the model was made for, in tokens; None: unbounded.
         mtp: further layers that predict more than one token, used only where a draft is wanted.
-        depth: a second decoder that runs anew for every position and whose cache holds
-            ``depth.max_length`` positions then (speech models over codebooks); None: there is none.
+        depth: a second decoder that runs anew for every position, over a cache of
+            ``depth.max_length`` positions (speech models over codebooks); None: there is none.
     """
 
     name: str

@@ -93,7 +93,7 @@ class FlatPlan(NamedTuple):
 
 
 def fit_geometry(rows: Sequence[Row], page_size: int, alignment: int = 1) -> Geometry:
-    """The smallest page of at least ``page_size`` tokens whose widest row covers every state.
+    """The smallest page of at least ``page_size`` tokens in which the widest row covers a state.
 
     Where it must grow it grows to a multiple of ``alignment``.
 

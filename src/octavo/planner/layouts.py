@@ -27,7 +27,7 @@ class TensorPlan(NamedTuple):
 
     Attributes:
         layer: index in the model.
-        group: whose page ids its first axis counts.
+        group: name; its first axis counts the page ids of that group.
         component: key, value, latent, rope, indexer, recurrent, conv, or a ``_scale`` of them.
         dtype: element type.
         shape: (pages, ...): of a token group (pages, page_size, ...) or head-major (pages,
@@ -60,7 +60,7 @@ class TensorPlan(NamedTuple):
 
     @property
     def max_addressable_pages(self) -> int:
-        """Pages whose elements a kernel reaches with 32-bit offsets, counted in elements."""
+        """Pages that a kernel reaches with 32-bit offsets, counted in elements."""
         elements = prod(self.shape[1:])
         return (2**31 - elements) // (self.page_stride * 8 // self.dtype.bits) + 1
 
@@ -86,7 +86,7 @@ class Flat(NamedTuple):
         return sum(_up(block * pages, ALIGNMENT) for block in self.block_bytes)
 
     def most_pages(self, budget: int, limit: int) -> int:
-        """Most pages, at most ``limit``, whose arena fits into ``budget``. O(tensors)."""
+        """Most pages, at most ``limit``, of an arena that fits into ``budget``. O(tensors)."""
         pages = min(budget // self.page_bytes, limit)
         while pages and self.size(pages) > budget:
             pages -= 1

@@ -107,7 +107,7 @@ class PoolPlan:
         tp: ranks that share each layer.
         stages: with pipeline ranks, the plan of each; they number their pages alike.
         _rank: which of the stages this is: the one with room for the fewest pages.
-        _leader: the stage whose pages a parent all stages took.
+        _leader: the stage that chose how many pages a parent holds, on all.
         _request: what it was planned for, or None for a plan without bytes.
     """
 

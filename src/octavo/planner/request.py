@@ -63,8 +63,8 @@ def plan(
         order: ``token``: a page is (page_size, kv_heads, dim); ``head``: (kv_heads, page_size,
             dim).
         layout: ``component``, ``slab`` or ``packed``; None: packed where groups differ.
-        draft: a draft model whose layers keep pages beside the model's, on every rank.
-        kernel: name of the attention kernel that will read the pages, whose demands are checked.
+        draft: a draft model: its layers keep pages beside the model's, on every rank.
+        kernel: name of the attention kernel that will read the pages; its demands are checked.
         max_step_tokens: most tokens a step computes.
         tp: ranks that share each layer's heads. pp: ranks that each take some of the layers.
         utilization: share of ``memory`` that may be used.

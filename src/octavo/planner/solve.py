@@ -155,7 +155,7 @@ _ORDER = {"tokens": 0, "state": 1, "cross": 2}
 
 
 def _covering(spec: ModelSpec, request: PlanRequest, page_size: int) -> int:
-    """The page size whose widest row covers every state, where one id counts in every group."""
+    """The page size at which the widest row covers every state, where ids count in every group."""
     rows: dict[tuple[str, int], list[Part]] = {}
     for component in _components(spec, request, 1):
         is_state = component.name in ("recurrent", "conv")

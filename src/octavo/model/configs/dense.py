@@ -71,6 +71,6 @@ def only_causal(fields: Fields) -> None:
         ConfigError: ``use_bidirectional_attention`` says so.
     """
     ahead = fields.get("use_bidirectional_attention", default=False)
-    if ahead not in (False, "vision"):  # "vision": within an image, whose tokens come together
+    if ahead not in (False, "vision"):  # "vision": within an image: its tokens come together
         right = "a cache needs a model in which no token sees a later one"
         raise ConfigError("use_bidirectional_attention", ahead, right)

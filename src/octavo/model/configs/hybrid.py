@@ -45,7 +45,7 @@ def _mamba2(heads: int, dim: int, state: int, groups: int, kernel: int) -> State
 
 
 def _mamba_d(fields: Fields, inner: int) -> State:
-    """Mamba 2 by the names of the Bamba line, whose head may be ``auto``: inner width / heads."""
+    """Mamba 2 by the names of the Bamba line; its head may be ``auto``: inner width / heads."""
     heads, dim = fields.count("mamba_n_heads"), fields.get("mamba_d_head")
     dim = inner // heads if dim == "auto" else fields.count("mamba_d_head")
     if heads * dim != inner:
@@ -226,7 +226,7 @@ def zamba2(fields: Fields) -> list[Layer]:
 
 
 def lfm2(fields: Fields) -> list[Layer]:
-    """Short convolutions, whose last inputs are all they keep, between attention layers.
+    """Short convolutions, of which the last inputs are all that is kept, between attention layers.
 
     Without ``layer_types``, ``full_attn_idxs`` lists the attention layers; without both, all are.
     """

@@ -213,7 +213,7 @@ def _heads(fields: Fields, given: Mapping[str, Any] | None, kind: Attention) -> 
 
 
 def _per_layer(fields: Fields) -> dict[int, Mapping[str, Any]]:
-    """``per_layer_config``, whose keys are layers, written with leading zeros or without."""
+    """``per_layer_config``: its keys are layers, written with leading zeros or without."""
     by_layer = {}
     for layer, other in fields.part("per_layer_config").items():
         number = str(layer)
