@@ -73,3 +73,9 @@ def test_steady_pages_are_enough(life, page_size, spare):
 
         assert most <= life.steady_pages(length, page_size, spare)
         assert life.steady_pages(length, page_size, spare) <= -(-length // page_size)
+
+
+@pytest.mark.parametrize("life", KINDS, ids=repr)
+def test_what_slides(life):
+    """Windows and chunks drop tokens of a sequence that goes on; full attention never does."""
+    assert (life != FULL) == life.slides

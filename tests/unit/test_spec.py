@@ -3,40 +3,11 @@
 import json
 import os
 
-import numpy as np
 import pytest
 
 from octavo import Attention, ModelSpec
-from octavo.checks import check_int
 from octavo.errors import ConfigError, LengthError
 from octavo.model.configs import load_config
-
-
-@pytest.mark.parametrize("value", [3, np.int32(3), np.int64(3)])
-def test_check_int_takes_anything_that_counts(value):
-    """Ints of Python and NumPy come back as a plain int."""
-    assert int is type(check_int("n", value, 1))
-    assert 3 == check_int("n", value, 1, 3)
-
-
-@pytest.mark.parametrize(
-    ("value", "high", "message"),
-    [
-        (0, None, "n is 0; it must be an int of at least 1"),
-        (5, 4, "n is 5; it must be an int of at least 1 and at most 4"),
-        (True, None, "n is True; it must be an int of at least 1"),
-        (2.0, None, "n is 2.0; it must be an int of at least 1"),
-        ("2", None, "n is '2'; it must be an int of at least 1"),
-        (None, None, "n is None; it must be an int of at least 1"),
-    ],
-)
-def test_check_int_refuses_the_rest(value, high, message):
-    """Numbers outside the range, bools, floats and text raise LengthError."""
-    with pytest.raises(LengthError) as caught:
-        check_int("n", value, 1, high)
-
-    assert {"name": "n", "value": value, "low": 1, "high": high} == vars(caught.value)
-    assert message == str(caught.value)
 
 
 def test_attention_counts_keys_and_values_apart():

@@ -47,6 +47,14 @@ class Budget(NamedTuple):
     remainder: int
 
 
+def divide(
+    total: int, used: int, null_page: int, payload: int, scales: int = 0, reserved: int = 0
+) -> Budget:
+    """The budget of an arena of ``used`` bytes: padding and remainder are what is left. O(1)."""
+    padding = used - null_page - payload - scales - reserved
+    return Budget(total, payload, padding, null_page, scales, reserved, remainder=total - used)
+
+
 class Memory(NamedTuple):
     """How much of a device the cache gets.
 

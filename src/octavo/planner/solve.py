@@ -11,7 +11,7 @@ from octavo.errors import PlanError
 from octavo.model.layers import Cross, Shared, State
 from octavo.model.lifetimes import Lifetime, group_name, lifetime_of
 from octavo.model.spec import ModelSpec
-from octavo.planner.budget import Budget
+from octavo.planner.budget import Budget, divide
 from octavo.planner.components import Component, components_of
 from octavo.planner.geometry import Part, Row, fit_geometry
 from octavo.planner.layouts import (
@@ -182,17 +182,8 @@ def _plan_flat(
     pages = flat.most_pages(total, min(most, MAX_PAGES // page_size))
     if pages < 2:
         return None
-    used, usable = flat.size(pages), pages - 1
-    kept, scales, reserved = _sizes([item for found in groups.values() for item in found])
-    budget = Budget(
-        total=total,
-        payload=usable * kept,
-        padding=used - pages * block + usable * (block - kept - scales - reserved),
-        null_page=block,
-        scales=usable * scales,
-        reserved=usable * reserved,
-        remainder=total - used,
-    )
+    held = _sizes([item for found in groups.values() for item in found])
+    budget = divide(total, flat.size(pages), block, *((pages - 1) * size for size in held))
     plans = {
         name: _group(name, lifetimes[name], found, sum(c.bytes for c in found))
         for name, found in groups.items()
@@ -281,16 +272,8 @@ def _packed_budget(total: int, packing: Packing, groups: dict[str, list[Componen
         whole += load.pages * packing.page_bytes(name)
         for at, size in enumerate(_sizes(found)):
             parts[at] += load.pages // load.parts * size
-    kept, scales, reserved = (pool * part // whole for part in parts)
-    return Budget(
-        total=total,
-        payload=kept,
-        padding=pool - kept - scales - reserved,
-        null_page=packing.null_bytes,
-        scales=scales,
-        reserved=reserved,
-        remainder=total - packing.null_bytes - pool,
-    )
+    null = packing.null_bytes
+    return divide(total, null + pool, null, *(pool * part // whole for part in parts))
 
 
 def scored_length(spec: ModelSpec, request: PlanRequest) -> int:
