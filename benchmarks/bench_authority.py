@@ -26,7 +26,7 @@ from machine import machine_line
 from page_range_lists import page_range_array, page_range_lists, per_token_formula
 from workloads import ROWS, Contender, Figure, run_row
 
-from octavo.cache.step import slot_mapping
+from octavo.slots import slot_mapping
 
 logging.disable(logging.ERROR)
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from octavo import core
-from octavo.cache.step import GroupView, Step, slot_mapping
+from octavo.cache.step import GroupView, Step
+from octavo.slots import slot_mapping
 
 # In CI the examples are the same every time; elsewhere each run looks at new ones.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)

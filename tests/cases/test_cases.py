@@ -24,7 +24,7 @@ from octavo import (
     UnknownSequence,
 )
 from octavo.cache.pages import PagePool
-from octavo.cache.step import slot_mapping
+from octavo.slots import slot_mapping
 
 DATA = Path(__file__).parent / "data"
 

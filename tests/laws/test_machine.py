@@ -21,9 +21,9 @@ from octavo.testing.strategies import any_shape
 TestCache = CacheMachine.TestCase
 TestCache.settings = settings(settings.default, max_examples=25, stateful_step_count=40)
 
-DONE = ["abort", "admit", "commit", "dropped", "evicted", "extend", "fast extends", "forget"]
+DONE = ["abort", "admit", "commit", "dropped", "evicted", "extend", "extends of batches", "forget"]
 DONE += ["fork", "hits", "pin", "preempt", "proofs", "refused", "release", "repointed", "resume"]
-DONE += ["slow extends", "truncate", "OutOfPages", "StepError", "RollbackUnsupported"]
+DONE += ["extends of lists", "truncate", "OutOfPages", "StepError", "RollbackUnsupported"]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -34,7 +34,7 @@ def test_stress(seed):
     assert set(RULES) == set(report.rules)
     assert 10_500 == report.rules.total()
     assert not [name for name in DONE if report.counts[name] < 15]
-    assert report.counts["fast extends"] > 1_000
+    assert report.counts["extends of batches"] > 1_000
 
 
 @pytest.mark.parametrize("seed", range(4))

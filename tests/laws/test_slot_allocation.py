@@ -9,7 +9,7 @@ import random
 import pytest
 
 from octavo import Cache, LengthError, OutOfPages, Plan
-from octavo.cache.step import slot_mapping
+from octavo.slots import slot_mapping
 from octavo.testing import freeze
 
 

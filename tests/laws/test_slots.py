@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from octavo.cache.step import slot_mapping
+from octavo.slots import slot_mapping
 
 
 def formula(pages, page_size, start, stop):

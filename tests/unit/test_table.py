@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from octavo import Cache, CapacityError, LengthError, Plan
-from octavo.cache.step import slot_mapping
+from octavo.slots import slot_mapping
 
 PAGES = [5, 2, 9]
 

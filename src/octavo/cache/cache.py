@@ -1,39 +1,45 @@
-"""The cache: the one authority over pages, composed of the pool, the prefix index and the tables.
+"""The cache: the one authority over pages, with the verbs an engine calls.
 
 An engine holds one Cache and nothing else allocates or frees. Every verb succeeds whole or raises
 with nothing changed. The cache knows token ids and page numbers; no tensors, devices or models, and
 no clock: the same verbs give the same pages in every process.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import count
 from typing import Literal
+from weakref import ReferenceType, ref
 
-from octavo.cache.admission import Admission, Explanation, Match
-from octavo.cache.batch import Batch, Counts, Steppable, as_array, check_counts
-from octavo.cache.capacity import Asked, Capacity, most_snapshots
-from octavo.cache.committing import Committed, Committer, Row
+import numpy as np
+
+from octavo import core as core_build
+from octavo.cache.arguments import (
+    MOST,
+    Counts,
+    Learned,
+    Prompt,
+    numbers,
+    read_counts,
+    read_kept,
+    read_learned,
+    read_prompt,
+)
+from octavo.cache.assembly import assemble
+from octavo.cache.batch import Batch, Steppable
+from octavo.cache.capacity import Capacity, Wish, limit_snapshots
 from octavo.cache.events import Event, EventLog
-from octavo.cache.guards import Guards
-from octavo.cache.halting import Halter, moving
-from octavo.cache.home import Home
-from octavo.cache.identity import CrossInput, Extra, read_extras
-from octavo.cache.integrity import check_cache
-from octavo.cache.learning import Learned, one_id, read_kept, read_learned
-from octavo.cache.ledger import Ledger
-from octavo.cache.marching import Marcher
-from octavo.cache.opening import OpenSteps
-from octavo.cache.placing import Placer
+from octavo.cache.identity import CrossInput, Extra, Identity, read_extras
+from octavo.cache.integrity import check_core
+from octavo.cache.match import Hit, Prefixes
 from octavo.cache.policies import Policy
-from octavo.cache.promises import Promises
-from octavo.cache.publishing import Publisher
-from octavo.cache.reports import Fit, Pin, Stats
-from octavo.cache.retreating import Retreat
-from octavo.cache.rows import Constants
+from octavo.cache.refusals import commit_error, extend_error, out_of_pages, rollback_error
+from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Repointed, Stats
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.cache.stepping import Stepper
-from octavo.cache.striding import Strider
-from octavo.checks import Ints, Tokens, check_int, check_tokens
+from octavo.checks import Tokens, check_int, check_tokens
+from octavo.core.build import warn_once
+from octavo.core.groups import KEEPS_STATE
+from octavo.core.rows import Refused, Rows
 from octavo.errors import (
     CapacityError,
     DuplicateSequence,
@@ -44,13 +50,13 @@ from octavo.errors import (
     StepError,
     UnknownSequence,
 )
-from octavo.planner.request import Plan
+from octavo.planner.plan import Plan
 
 Request = tuple[Sequence | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]
 """What `Cache.fits` is asked about: a sequence or prompt, its limit, a prompt's extras."""
 
-
-_MOST_SEQUENCES, _FAR = 2**20, 2**31  # rows, positions
+_MOST_SEQUENCES = 2**20
+Pages = list[list[int]]
 
 
 class Cache:
@@ -98,7 +104,6 @@ class Cache:
     ) -> None:
         if not isinstance(plan, Plan):
             raise PlanError("plan", plan, "it must come from octavo.plan or Plan.from_pages")
-        self.plan, self.prefix = plan, prefix
         why = "each has a row from the start"
         self.max_sequences = check_int("max_sequences", max_sequences, 1, _MOST_SEQUENCES, why)
         if on_event is not None and not callable(on_event):
@@ -106,45 +111,35 @@ class Cache:
         self.depth = check_int("depth", depth, 1)
         if not isinstance(snapshots, str) or snapshots not in ("branch", "grid"):
             raise PlanError("snapshots", snapshots, "it must be 'branch' or 'grid'")
-        log = EventLog(on_event) if on_event is not None else None
-        removal = log.removed if log is not None else None
-        self._ledger = Ledger(plan, policy, check_int("rollback", rollback, 0), removal)
-        self._log = log
-        if log is not None:
-            log.ledger = self._ledger
+        self.plan, self.prefix = plan, prefix
+        rollback = min(check_int("rollback", rollback, 0), MOST)
+        self._core = core = assemble(
+            plan, policy, self.max_sequences, rollback, publishes=bool(prefix)
+        )
+        self.max_length = self._longest(plan, max_length)
+        limit_snapshots(core, plan, snapshot_bytes)
+        self._prefixes = Prefixes(core, grid=snapshots == "grid")
+        self._capacity = Capacity(core, plan, self._prefixes, self.max_length)
+        self._log = EventLog(core, on_event) if on_event is not None else None
+        self._named: dict[object, ReferenceType[Sequence]] = {}
+        self._numbers = count()
+        self._orphans: list[tuple[object, int]] = []
+        self._pins: set[Pin] = set()
+        self._open: list[Step] = []
+        self._prompt_tokens = self._cached_tokens = self._preemptions = 0
+        warn_once(core_build.why_not)
+
+    @staticmethod
+    def _longest(plan: Plan, max_length: int | None) -> int:
         longest = plan.tokens if plan.max_length is None else plan.max_length
         if max_length is not None:
             longest = check_int("max_length", max_length, 1, plan.max_length)
-        self.max_length = longest
-        most = most_snapshots(self._ledger, snapshot_bytes)
-        self._promises = Promises(self._ledger)
-        self._admission = Admission(
-            self._ledger, self._promises, enabled=prefix, grid=snapshots == "grid"
-        )
-        self._capacity = Capacity(self._ledger, self._promises, self._admission)
-        self._placer = Placer(self._ledger, self._promises, most)
-        self._stepper = Stepper(self._ledger, self._promises, self._placer)
-        same = Constants(max_sequences, plan.page_size)
-        strider = Strider(self._ledger, self._promises, same)
-        self._marcher = Marcher(
-            self._ledger, self._promises, self._placer, self._stepper, strider, same
-        )
-        stored = log.stored if log is not None else None
-        self._retreat = Retreat(self._ledger, self._promises, publishes=prefix)
-        publisher = Publisher(self._ledger, self._promises, self._retreat, stored, publishes=prefix)
-        self._committer = Committer(self._ledger, self._retreat, publisher, most)
-        self._halter = Halter(self._ledger, self._committer, same)
-        self._guards = Guards(self._ledger, self._promises, self._admission, self.max_length)
-        self._home = Home(self._ledger, self._promises, self._placer, self.max_sequences)
-        self._orphans = self._home.orphans
-        self._pins: set[Pin] = set()
-        self._open = OpenSteps(self.depth)
-        self._clock = 0
-        self._prompt_tokens = self._cached_tokens = self._preemptions = 0
+        return min(longest, MOST - 2 * plan.page_size)  # positions and slots are int32
 
     def __repr__(self) -> str:
-        pool, name = self._ledger.pool, "parents" if self.plan.packed else "pages"
-        return f"<Cache of {pool.usable} {name}, {pool.live} live, {len(self._home)} sequences>"
+        pool, name = self._core.pool, "parents" if self.plan.packed else "pages"
+        live = f"{pool.busy()} live, {len(self._named) - len(self._orphans)} sequences"
+        return f"<Cache of {pool.parents} {name}, {live}>"
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -156,18 +151,20 @@ class Cache:
 
         Cost: O(len(tokens)), and as much for each sequence still computing its prompt.
         """
-        ids, identity = self._guards.prompt(tokens), read_extras(extra)
-        hit = self._admission.find(ids, identity)
-        pending = self._admission.pending(ids, identity, hit.boundary, self._home)
-        return self._admission.match(hit, pending)
+        prompt, identity = read_prompt(self._core, tokens), read_extras(extra)
+        hit = self._prefixes.find(*prompt, identity)
+        same = [s.row for s in self._sequences() if s._identity == identity]
+        return self._prefixes.match(
+            hit, self._prefixes.pending(prompt.begin, hit, prompt.length, same)
+        )
 
     def explain_match(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Explanation:
         """Why `admit` would find as much of ``tokens`` as it does, and which group set it.
 
         Raises and costs as `peek`.
         """
-        ids, identity = self._guards.prompt(tokens), read_extras(extra)
-        return self._admission.explain(self._admission.find(ids, identity), ids, identity)
+        prompt, identity = read_prompt(self._core, tokens), read_extras(extra)
+        return self._prefixes.explain(self._prefixes.find(*prompt, identity), prompt.length)
 
     def fits(self, requests: Iterable[Request]) -> Fit:
         """Whether these sequences and prompts can all run to their limits at once.
@@ -188,15 +185,15 @@ class Cache:
 
         Cost: O(requests + prompt tokens).
         """
-        self._home.reap()
+        self._reap()
         if not isinstance(requests, Iterable):
             raise LengthError("requests", requests, None, None, "a list of (what, limit)")
         listed = list(requests)
-        asked = [self._asked(request) for request in listed]
+        wishes = [self._wish(request) for request in listed]
         self._check_distinct([item for item, *_ in listed if isinstance(item, Sequence)])
-        return Fit(self._capacity.shortage(asked))
+        return Fit(self._capacity.shortage(wishes))
 
-    def _asked(self, request: Request) -> Asked:
+    def _wish(self, request: Request) -> Wish:
         if not isinstance(request, tuple) or len(request) not in (2, 3):
             right = "each request is (sequence or prompt, limit) or (prompt, limit, extras)"
             raise LengthError("request", request, None, None, right)
@@ -204,10 +201,10 @@ class Cache:
         if isinstance(item, Sequence):
             sequence = self._check(item)
             limit = check_int("limit", limit, 1)
-            return self._capacity.asked_by(sequence, min(limit, sequence.limit))
-        ids = self._guards.prompt(item)
-        limit = check_int("limit", limit, ids.size)
-        return self._capacity.asked_for(ids, limit, read_extras(extra))
+            return self._capacity.wish_of(sequence, min(limit, sequence.limit))
+        prompt = read_prompt(self._core, item)
+        limit = check_int("limit", limit, prompt.length)
+        return self._capacity.wish_for(*prompt, limit, read_extras(extra))
 
     def need(self, rows: Steppable, counts: Counts = 1, *, ahead: int = 0) -> dict[str, int]:
         """Pages by group that `extend` with the same arguments would take. O(rows).
@@ -215,41 +212,39 @@ class Cache:
         Raises:
             As `extend`, but for OutOfPages and too many open steps.
         """
-        self._home.reap()
-        sequences = self._steppable(rows)
-        news = check_counts(counts, len(sequences))
-        ahead = check_int("ahead", ahead, 0)
-        waiting = self._open.waiting()
-        ends = [
-            (s, self._stepper.end(s, s.scheduled, n, ahead, waiting.get(s, 0)))
-            for s, n in zip(sequences, news, strict=True)
-        ]
-        return self._capacity.need([(s, end) for s, end in ends if end > s.scheduled])
+        self._reap()
+        sequences, chosen = self._choose(rows)
+        spread, ahead = read_counts(counts, len(sequences)), check_int("ahead", ahead, 0)
+        try:
+            return self._capacity.need(chosen, spread, ahead)
+        except Refused as refused:
+            raise extend_error(self._core, refused, sequences, spread) from None
 
     def available(self) -> dict[str, int]:
         """Pages by group that one `extend` could take if it took of no other group.
 
         Free and evictable pages, less those promised. O(groups log pages).
         """
-        self._home.reap()
+        self._reap()
         return self._capacity.available()
 
     def stats(self) -> Stats:
         """Counts now and totals so far. O(1)."""
-        self._home.reap()
-        pool = self._ledger.pool
+        self._reap()
+        core, pool = self._core, self._core.pool
+        kept = [core.index.bundles[g.number] for g in core.groups if g.keeps == KEEPS_STATE]
         return Stats(
-            pages=pool.usable,
-            live=pool.live,
-            evictable=pool.evictable,
-            free=pool.free,
-            peak_live=max(self._ledger.peak, pool.live),
-            sequences=len(self._home),
+            pages=pool.parents,
+            live=pool.busy(),
+            evictable=pool.quiet,
+            free=pool.free(),
+            peak_live=pool.peak,
+            sequences=len(self._named),
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
-            evicted=self._ledger.evicted,
+            evicted=pool.evicted,
             preemptions=self._preemptions,
-            snapshots=sum(map(len, self._ledger.snapshots)),
+            snapshots=sum(map(len, kept)),
         )
 
     def check(self) -> None:
@@ -258,15 +253,8 @@ class Cache:
         Raises:
             IntegrityError: the equation that does not hold, with both sides.
         """
-        self._home.reap()
-        check_cache(
-            self._ledger,
-            self._promises,
-            list(self._home),
-            self._pins,
-            list(self._open),
-            self._placer.pending,
-        )
+        self._reap()
+        check_core(self._core, [s.row for s in self._sequences()], self._pins, self._open)
 
     # -- admitting and ending ------------------------------------------------------------------
 
@@ -308,28 +296,65 @@ class Cache:
         Cost: O(len(tokens)).
         """
         if self._orphans:
-            self._home.reap()
-        ids, identity = self._guards.prompt(tokens), read_extras(extra, cross)
-        bound = self._guards.limit(ids.size, limit, identity, guarantee=guarantee)
+            self._reap()
+        core, identity = self._core, read_extras(extra, cross)
+        prompt = read_prompt(core, tokens)
+        bound = self._capacity.limit(prompt.length, limit, identity, guarantee=guarantee)
         if id is not None:
             self._check_name(id)
         self._check_room(1)
-        private = guarantee and bool(self._ledger.state_groups)
-        pinned = self._admission.afford(ids, identity, reuse=reuse and not private)
+        private = guarantee and core.states
+        hit = self._find(prompt, identity, reuse=reuse and not private)
         if guarantee:
-            self._guards.promise(bound, identity, pinned)
-        sequence = self._home.make(self, ids, bound, id, identity)
-        sequence._epoch = self._clock
-        sequence._promised, sequence._private = guarantee, private
+            self._promise(bound, identity, hit)
+        sequence = Sequence(self, self._new_name() if id is None else id, identity)
+        row = core.begin(*prompt, bound)
+        core.bind(sequence, row)
+        self._named[sequence.id] = ref(sequence)
         if private:
-            sequence._rows.apart[sequence._row] = True
-        self._admission.pin(sequence, pinned)
-        sequence.cached = pinned.hit.boundary * self._ledger.page_size
+            core.private[row] = 1
         if guarantee:
-            self._promises.sequences[sequence.id] = sequence
-        self._prompt_tokens += ids.size
+            core.promised[row] = 1
+            core.guaranteed.append(row)
+        if identity.cross is not None:
+            core.cross[row] = identity.cross.length
+        if identity.media:
+            self._prefixes.hold_tags(row, identity)
+        self._hold(sequence, hit)
+        sequence.cached = hit.boundary * core.size if hit is not None else 0
+        self._prompt_tokens += prompt.length
         self._cached_tokens += sequence.cached
         return sequence
+
+    def _find(self, prompt: Prompt, identity: Identity, *, reuse: bool) -> Hit | None:
+        """What a prompt should hold: its hit, or as much of it as leaves what is promised.
+
+        None: not even the pages of its cross input.
+        """
+        if not reuse and identity.cross is None:
+            return self._prefixes.find(prompt.begin, 0, identity)
+        needs = [0] * len(self._core.groups)
+
+        def is_short(pages: Pages) -> bool:
+            return self._capacity.is_short(needs, pages)
+
+        length = prompt.length if reuse else 0
+        return self._prefixes.afford(prompt.begin, length, identity, is_short)
+
+    def _promise(self, bound: int, identity: Identity, hit: Hit | None) -> None:
+        """Raise OutOfPages unless all up to ``bound`` can be promised beside what is."""
+        pages: Pages = [[] for _ in self._core.groups]
+        if hit is not None:
+            pages = self._prefixes.pages(hit, identity)
+        self._capacity.promise(bound, identity, 0 if hit is None else hit.boundary, pages)
+
+    def _hold(self, sequence: Sequence, hit: Hit | None) -> None:
+        """A sequence that holds nothing stands at a hit's boundary. O(columns)."""
+        core, row, key = self._core, sequence.row, sequence._identity.root
+        boundary = 0 if hit is None else hit.boundary
+        core.hold(row, boundary, core.index.enter_root(key) if key else 0, hit is not None)
+        if core.states:
+            self._prefixes.set_stops(row, boundary)
 
     def release(self, sequence: Sequence) -> None:
         """End a sequence: its pages go back, published ones stay for reuse, last page coldest.
@@ -342,8 +367,9 @@ class Cache:
 
         Cost: O(pages).
         """
-        self._check(sequence)._sync()
-        self._home.leave(sequence)
+        self._check(sequence)
+        del self._named[sequence.id]
+        self._core.release(sequence)
 
     def reset(self) -> None:
         """Forget every published page.
@@ -353,11 +379,14 @@ class Cache:
 
         Cost: O(pages).
         """
-        self._home.reap()
-        if len(self._home) or self._pins:
-            count = len(self._home) + len(self._pins)
-            raise StepError(f"{count} sequences or pins hold pages; release them first")
-        self._ledger.evict_all()
+        self._reap()
+        if self._named or self._pins:
+            held = len(self._named) + len(self._pins)
+            raise StepError(f"{held} sequences or pins hold pages; release them first")
+        pool = self._core.pool
+        evicted = pool.evicted
+        pool.give_up_all()
+        pool.evicted = evicted
         if self._log is not None:
             self._log.cleared()
             self._log.deliver()
@@ -371,21 +400,25 @@ class Cache:
 
         Cost: O(len(tokens)).
         """
-        ids, identity = self._guards.prompt(tokens), read_extras(extra)
-        hit = self._admission.find(ids, identity)
-        pages = self._admission.pages(hit, identity)
-        self._ledger.require([0] * len(pages), self._promises.owed(), pages)
-        for group, held in enumerate(pages):
-            self._ledger.pool.retain(held, group)
-        self._ledger.peak = max(self._ledger.peak, self._ledger.pool.live)
-        pin = Pin(hit.boundary * self._ledger.page_size, pages, self._unpin)
+        core, identity = self._core, read_extras(extra)
+        prompt = read_prompt(core, tokens)
+        hit = self._prefixes.find(*prompt, identity)
+        pages = self._prefixes.pages(hit, identity)
+        if self._capacity.is_short([0] * len(pages), pages):
+            raise out_of_pages(core, 0)
+        for number, held in enumerate(pages):
+            for page in held:
+                core.pool.retain(number, page)
+        arrays = [np.array(held, np.int32) for held in pages]
+        pin = Pin(hit.boundary * core.size, arrays, self._unpin)
         self._pins.add(pin)
         return pin
 
     def _unpin(self, pin: Pin) -> None:
         self._pins.remove(pin)
-        for group, held in enumerate(pin.pages):
-            self._ledger.pool.release(held[::-1], group, distinct=True)
+        for number, held in enumerate(pin.pages):
+            for page in held[::-1].tolist():
+                self._core.pool.release(number, page, False)
 
     # -- stepping ------------------------------------------------------------------------------
 
@@ -398,13 +431,10 @@ class Cache:
         if not isinstance(sequences, Iterable):
             raise UnknownSequence(sequences, "is no list of sequences")
         listed = list(sequences)
+        batch = Batch(self._core, self.max_sequences, self._check)
         for sequence in listed:
-            if self._check(sequence)._batch is not None:
-                raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
+            batch.check_free(self._check(sequence))
         self._check_distinct(listed)
-        names = self._ledger.names
-        home = self._home
-        batch = Batch(home.new_rows(), names, self._check, home.receive, home.send)
         for sequence in listed:
             batch.add(sequence)
         return batch
@@ -430,37 +460,47 @@ class Cache:
             tokens); sequences: O(rows + new tokens + columns).
         """
         if self._orphans:
-            self._home.reap()
-        self._open.check_room()
-        step = self._extend(rows, counts, min(check_int("ahead", ahead, 0), _FAR))
-        self._clock += 1
-        step._clock = self._clock
-        self._open.add(step)
-        self._tell()
+            self._reap()
+        if len(self._open) >= self.depth:
+            held = f"{len(self._open)} steps are open, this cache's depth"
+            raise StepError(f"{held}: commit the oldest first")
+        if ahead:
+            ahead = min(check_int("ahead", ahead, 0), MOST)
+        elif type(ahead) is not int:
+            check_int("ahead", ahead, 0)
+        sequences, chosen = self._choose(rows)
+        spread, step = read_counts(counts, len(sequences)), Step(sequences)
+        try:
+            self._core.extend(step, chosen, spread.each, spread.counts, ahead)
+        except Refused as refused:
+            raise extend_error(self._core, refused, sequences, spread) from None
+        self._open.append(step)
+        if self._log is not None:
+            self._log.deliver()
         return step
 
-    def _extend(self, rows: Steppable, counts: Counts, ahead: int) -> Step:
+    def _choose(self, rows: Steppable) -> tuple[tuple[Sequence, ...], Rows]:
+        """The sequences of a step, and their rows. O(rows)."""
         if isinstance(rows, Batch):
-            return self._extend_batch(rows, counts, ahead)
-        if type(counts) is int and counts > 0 and isinstance(rows, Sequence):
-            self._check_running(rows)
-            return self._stepper.extend_one(rows, counts, ahead, self._open.waiting)
-        sequences = self._steppable(rows)
-        wanted = check_counts(counts, len(sequences))
-        return self._stepper.extend(sequences, wanted, ahead, self._open.waiting)
+            if rows._core is not self._core:
+                raise UnknownSequence(rows, "is a batch of another cache")
+            sequences, chosen = rows._snapshot(), rows._rows
+        elif isinstance(rows, Iterable | Sequence):
+            sequences = (rows,) if isinstance(rows, Sequence) else tuple(rows)
+            chosen = self._select(sequences)
+        else:
+            raise UnknownSequence(rows, "is no sequence, batch or list of sequences")
+        if not sequences:
+            raise LengthError("len(rows)", 0, 1, None, "a step has at least one row")
+        return sequences, chosen
 
-    def _extend_batch(self, batch: Batch, counts: Counts, ahead: int) -> Step:
-        if batch._idle or not len(batch):
-            self._steppable(batch)
-        sequences = batch._snapshot()
-        self._check(sequences[0])
-        asked = as_array(counts, len(sequences))
-        if asked is None:
-            wanted = check_counts(counts, len(sequences))
-            asked = as_array(wanted, len(sequences))
-        if asked is None:  # a count beyond int64, which the other way refuses by name
-            return self._stepper.extend(sequences, wanted, ahead, self._open.waiting, batch)
-        return self._marcher.extend(batch, asked, ahead, self._open.waiting)
+    def _select(self, sequences: tuple[Sequence, ...]) -> Rows:
+        try:
+            return self._core.select(sequences)
+        except Refused:
+            for sequence in sequences:
+                self._check(sequence)
+            raise
 
     def commit(
         self, step: Step, tokens: Learned = None, *, kept: Counts | None = None
@@ -485,49 +525,24 @@ class Cache:
         Cost: a batch: some array operations, O(new ids and pages), O(1) a row that fills pages of a
             prompt, several pages at once or loses a state; else O(rows + new tokens).
         """
-        self._open.check_oldest(step)
-        if step._batch is not None:
-            told, valid = read_learned(tokens, step), read_kept(kept, step)
-            done = self._halter.commit(step, told, valid, self._open.later)
-            self._open.end_oldest()
-            self._tell()
-            return done
-        rows = self._rows(step, tokens, kept)
-        later = moving(self._open.later)
-        for row in rows:
-            self._committer.check(row, later=row.sequence in later)
-        self._open.end_oldest()
-        done = self._committer.commit(step, rows, later)
-        self._tell()
-        return done
-
-    def _rows(self, step: Step, tokens: Learned, kept: Counts | None) -> list[Row]:
-        """The rows of ``step`` that it still means anything to, and what they are told."""
-        if kept is None and len(step.sequences) == 1:
-            ids = one_id(tokens, step)
-            if ids is not None:
-                return self._one_row(step, ids)
-        told, valid = read_learned(tokens, step), read_kept(kept, step)
-        numbers = zip(
-            step.past.tolist(),
-            (step.counts if valid is None else valid).tolist(),
-            step.context.tolist(),
-            told.each_row(),
-            strict=True,
-        )
-        return [
-            Row(at, sequence, ids, past, past + count, context)
-            for at, (past, count, context, ids) in enumerate(numbers)
-            if (sequence := step.sequences[at])._takes_part(step._clock)
+        if not (self._open and self._open[0] is step):
+            self._check_open(step)
+            raise StepError("this is not the oldest open step: steps commit oldest first")
+        core = self._core
+        ids, counts = read_learned(core, tokens, step)
+        valid = read_kept(kept, step)
+        try:
+            core.commit(step, ids, counts, valid)
+        except Refused as refused:
+            raise commit_error(core, self.plan, refused, step, ids) from None
+        del self._open[0]
+        if self._log is not None:
+            self._log.deliver()
+        repointed = [
+            Repointed(step.sequences[place], core.names[number], column, old, new)
+            for place, number, column, old, new in core.repointed
         ]
-
-    @staticmethod
-    def _one_row(step: Step, ids: Ints) -> list[Row]:
-        sequence = step.sequences[0]
-        if not sequence._takes_part(step._clock):
-            return []
-        end = int(step.context[0])
-        return [Row(0, sequence, ids, int(step.past[0]), end, end)]
+        return Committed(core.published, tuple(repointed), core.dropped)
 
     def abort(self, step: Step) -> None:
         """Undo the newest open step: its slots are given back and nothing is learned.
@@ -540,9 +555,11 @@ class Cache:
 
         Cost: O(rows).
         """
-        self._open.check_newest(step)
-        self._open.end_newest()
-        self._retreat.abort(step, {s for s in step.sequences if s._takes_part(step._clock)})
+        if not (self._open and self._open[-1] is step):
+            self._check_open(step)
+            raise StepError("this is not the newest open step: steps abort newest first")
+        del self._open[-1]
+        self._core.abort(step)
 
     def learn(self, sequence: Sequence, tokens: Tokens) -> None:
         """Tell a sequence ids that follow what it knows, without a step: a next turn, or a fork's.
@@ -554,15 +571,12 @@ class Cache:
         Cost: O(len(tokens)).
         """
         self._check_running(sequence)
-        self._open.check_closed(sequence)
+        self._check_closed(sequence)
         ids = check_tokens(tokens)
         length = sequence.length + ids.size
         if length > sequence.limit:
             raise CapacityError("length", length, sequence.limit, "the limit of the sequence")
-        sequence._sync()
-        sequence._store(ids)
-        sequence._rows.known[sequence._row] = length
-        sequence._turn()
+        self._core.learn(sequence.row, numbers(ids), ids.size)
 
     def keep(self, sequence: Sequence, position: int) -> None:
         """Ask for a sequence's states after ``position`` tokens: kept if a step ends there.
@@ -576,15 +590,13 @@ class Cache:
 
         Cost: O(stops).
         """
-        size, start = self._ledger.page_size, self._check(sequence).scheduled
-        check_int("position", position, start + 1)
-        if position % size:
-            raise LengthError(
-                "position", position, None, None, f"a multiple of the page size {size}"
-            )
-        if self._ledger.state_groups and self.prefix and not sequence._private:
-            sequence._stops.add(position)
-            sequence._aim()
+        core, start = self._core, self._check(sequence).scheduled
+        position = check_int("position", position, start + 1)
+        if position % core.size:
+            right = f"a multiple of the page size {core.size}"
+            raise LengthError("position", position, None, None, right)
+        if core.states and self.prefix and not core.private[sequence.row] and position <= MOST:
+            core.stop_at(sequence.row, {position})
 
     # -- going back, sharing, making room ------------------------------------------------------
 
@@ -611,16 +623,17 @@ class Cache:
 
         Cost: O(pages cut).
         """
-        self._open.check_closed(self._check(sequence))
+        self._check_closed(self._check(sequence))
+        core, row = self._core, sequence.row
         length = check_int("length", length, 0, sequence.length)
         if exclusive:
-            self._guards.exclusive(sequence, length)
-        computed = self._retreat.reachable(sequence, min(sequence.computed, length))
-        self._guards.cut(sequence, computed)
-        sequence._sync()
-        sequence._rows.known[sequence._row] = sequence._stored = length
-        reached = self._retreat.settle(sequence, computed)
-        sequence._turn()
+            self._capacity.refuse_shared(sequence, length)
+        try:
+            reached = core.reach(row, min(sequence.computed, length))
+        except Refused as refused:
+            raise rollback_error(core, self.plan, refused) from None
+        self._capacity.cut(sequence, reached)
+        core.truncate(row, length, reached)
         return reached
 
     def drop(self, sequence: Sequence, count: int) -> int:
@@ -645,20 +658,23 @@ class Cache:
 
         Cost: O(n x columns).
         """
-        self._home.reap()
-        self._open.check_closed(self._check(sequence))
+        self._reap()
+        self._check_closed(self._check(sequence))
         n = check_int("n", n, 1)
-        if sequence.preempted:
-            raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
+        self._check_running(sequence)
         self._check_room(n)
-        self._guards.fork(sequence, n)
-        sequence._sync()
-        sequence._leave_stride()
-        children = [self._home.fork(self, sequence) for _ in range(n)]
-        for child in children:
-            child._epoch = self._clock
-        self._tell()
+        self._capacity.fork(sequence, n)
+        children = [self._fork(sequence) for _ in range(n)]
+        if self._log is not None:
+            self._log.deliver()
         return children
+
+    def _fork(self, parent: Sequence) -> Sequence:
+        child = Sequence(self, self._new_name(), parent._identity)
+        self._core.bind(child, self._core.fork(parent.row))
+        child.cached = parent.cached
+        self._named[child.id] = ref(child)
+        return child
 
     def preempt(self, sequence: Sequence) -> None:
         """Take a sequence's pages away; it keeps its ids and waits for `resume`.
@@ -672,14 +688,7 @@ class Cache:
         """
         if self._check(sequence).preempted:
             raise StepError(f"sequence {sequence.id!r} is preempted already")
-        sequence._sync()
-        rows, row = sequence._rows, sequence._row
-        known, limit, apart = sequence.length, sequence.limit, rows.apart[row]
-        self._home.empty(sequence)
-        rows.known[row], rows.limit[row], rows.apart[row] = known, limit, apart
-        sequence.preempted = True
-        self._clock += 1
-        sequence._epoch = self._clock
+        self._core.preempt(sequence.row)
         self._preemptions += 1
 
     def resume(self, sequence: Sequence) -> int:
@@ -694,27 +703,24 @@ class Cache:
 
         Cost: O(tokens).
         """
-        self._home.reap()
+        self._reap()
         if not self._check(sequence).preempted:
             raise StepError(f"sequence {sequence.id!r} is not preempted")
-        ids = sequence.tokens()
-        reuse = bool(ids.size) and not sequence._private
-        pinned = self._admission.afford(ids, sequence._identity, reuse=reuse)
-        if sequence._promised:
-            self._guards.promise(sequence.limit, sequence._identity, pinned)
-        sequence.preempted = False
-        self._admission.pin(sequence, pinned)
-        sequence._turn()
-        sequence._aim()
-        if sequence._batch is not None:
-            sequence._batch._idle.discard(sequence)
-            sequence._batch._changed(sequence._row)
+        core, row, identity = self._core, sequence.row, sequence._identity
+        prompt = Prompt(int(core.ids.begin[row]), sequence.length)
+        hit = self._find(prompt, identity, reuse=not core.private[row])
+        if core.promised[row]:
+            self._promise(sequence.limit, identity, hit)
+        core.preempted[row] = 0
+        self._hold(sequence, hit)
         return sequence.computed
+
+    # -- checks --------------------------------------------------------------------------------
 
     def _check(self, sequence: object) -> Sequence:
         if not isinstance(sequence, Sequence) or sequence._cache is not self:
             raise UnknownSequence(getattr(sequence, "id", sequence))
-        if sequence.released:
+        if sequence.row < 0:
             raise StaleSequence(sequence.id)
         return sequence
 
@@ -722,16 +728,13 @@ class Cache:
         if self._check(sequence).preempted:
             raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
 
-    def _steppable(self, rows: Steppable) -> tuple[Sequence, ...]:
-        if not isinstance(rows, Iterable | Sequence):
-            raise UnknownSequence(rows, "is no sequence, batch or list of sequences")
-        found = (rows,) if isinstance(rows, Sequence) else tuple(rows)
-        if not found:
-            raise LengthError("len(rows)", 0, 1, None, "a step has at least one row")
-        for sequence in found:
-            self._check_running(sequence)
-        self._check_distinct(found)
-        return found
+    def _check_closed(self, sequence: Sequence) -> None:
+        if self._core.opened[sequence.row]:
+            raise StepError(f"a step of sequence {sequence.id!r} is open; commit or abort it first")
+
+    def _check_open(self, step: Step) -> None:
+        if not any(step is other for other in self._open):
+            raise StepError("this step is not open: it was committed or aborted, or is not of here")
 
     @staticmethod
     def _check_distinct(sequences: Collection[Sequence]) -> None:
@@ -746,18 +749,34 @@ class Cache:
             hash(id)
         except TypeError:
             raise IdentityError("id", id, "it must be hashable") from None
-        if id in self._home:
+        if id in self._named:
             raise DuplicateSequence(id)
 
-    def _check_room(self, count: int) -> None:
+    def _check_room(self, more: int) -> None:
         if self._orphans:  # a handle may have been collected since the verb began
-            self._home.reap()
-        total = len(self._home) + count
+            self._reap()
+        total = len(self._named) + more
         if total > self.max_sequences:
             raise CapacityError("sequences", total, self.max_sequences, "max_sequences")
 
-    # -- moves ---------------------------------------------------------------------------------
+    # -- names ---------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
-        if self._log is not None:
-            self._log.deliver()
+    def _new_name(self) -> int:
+        name = next(self._numbers)
+        while name in self._named:
+            name = next(self._numbers)
+        return name
+
+    def _sequences(self) -> Iterator[Sequence]:
+        """The sequences admitted, oldest first."""
+        for handle in list(self._named.values()):
+            sequence = handle()
+            if sequence is not None:
+                yield sequence
+
+    def _reap(self) -> None:
+        """Take back what handles held that were collected without a release."""
+        while self._orphans:
+            name, row = self._orphans.pop()
+            del self._named[name]
+            self._core.leave(row)

@@ -1,151 +1,337 @@
-"""What is there and what is asked for: what a step needs, what can be had, what fits together.
+"""What fits: what a sequence needs over its life, what can be had, what is promised.
 
-Reads the ledger, the index and what is promised; changes nothing.
+Reads the core; changes nothing in it.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from octavo.cache.admission import Admission
+from octavo.cache.arguments import MOST, Spread
 from octavo.cache.identity import Identity
-from octavo.cache.ledger import Ledger
-from octavo.cache.promises import Promises, open_page_shared, total_needs
-from octavo.cache.sequence import Ints, Sequence
+from octavo.cache.match import Prefixes
+from octavo.cache.refusals import out_of_pages
+from octavo.cache.sequence import Sequence
 from octavo.checks import check_int
-from octavo.errors import PlanError
+from octavo.core.groups import KEEPS_CROSS, KEEPS_STATE, KEEPS_TOKENS, Group
+from octavo.core.rows import Rows
+from octavo.core.steps import Core
+from octavo.errors import CapacityError, LengthError, NeverFits, PlanError
+from octavo.planner.plan import Plan
+
+Pages = list[list[int]]
+"""By group number, physical pages."""
 
 
-class Asked(NamedTuple):
+class Wish(NamedTuple):
     """One request of `Cache.fits`.
 
     Attributes:
-        sequence: what is asked about; None: a prompt.
+        sequence: who is to run; None: a prompt, or a sequence that holds nothing.
         limit: tokens it may come to.
-        needs: pages by group it must take, but for copies of open pages that others share.
-        pages: pages by group a prompt would pin.
+        needs: by group, pages it must take, but for copies of open pages that others share.
+        pages: by group, pages a prompt would hold.
     """
 
     sequence: Sequence | None
     limit: int
     needs: list[int]
-    pages: list[Ints]
+    pages: Pages
 
 
 class Capacity:
     """Answers for one cache.
 
     Args:
-        ledger: what the cache owns.
-        promises: what it owes.
-        admission: knows hits, and what a sequence needs over its life.
+        core: what the cache owns.
+        plan: its geometry.
+        prefixes: finds what is published of a prompt.
+        max_length: longest sequence in tokens.
     """
 
-    def __init__(self, ledger: Ledger, promises: Promises, admission: Admission) -> None:
-        self._ledger, self._promises, self._admission = ledger, promises, admission
+    def __init__(self, core: Core, plan: Plan, prefixes: Prefixes, max_length: int) -> None:
+        self._core, self._plan, self._prefixes = core, plan, prefixes
+        self._max_length = max_length
+        self._possible = 0  # tokens a sequence was found to have room for
 
-    def asked_by(self, sequence: Sequence, limit: int) -> Asked:
-        """A sequence that is to run to ``limit``. O(columns)."""
-        groups = range(len(self._ledger.groups))
-        if sequence._promised and not sequence.preempted:  # it has what it needs
-            return Asked(sequence, limit, [0 for _ in groups], [])
-        wanted = self._admission.lifetime_needs(
-            limit, sequence._identity, all_at_once=sequence._promised
-        )
-        if sequence.preempted:
-            return Asked(None, limit, wanted, [])
-        needs = [self._further(sequence, limit, group, wanted[group]) for group in groups]
-        return Asked(sequence, limit, needs, [])
+    # -- what is asked of the pool -------------------------------------------------------------
 
-    def _further(self, sequence: Sequence, limit: int, group: int, wanted: int) -> int:
-        """Pages it must take: of windows fewer, as what it alone holds comes free as it goes on."""
-        ledger = self._ledger
-        new = max(0, ledger.columns(limit) - ledger.columns(sequence.scheduled))
-        if group in ledger.token_groups and group not in ledger.sliding:
-            return new
-        pages = sequence._rows.held(sequence._row, group)
-        if group not in ledger.token_groups:
-            return max(0, wanted - pages.size)
-        own = int((ledger.pool.state(group)[0][pages] == 1).sum())
-        return min(new, max(0, wanted - own))
+    def is_short(self, needs: list[int], pages: Pages = [], *, one_by_one: bool = False) -> bool:  # noqa: B006
+        """Whether ``needs`` cannot be taken and ``pages`` held beside what is promised.
 
-    def asked_for(self, ids: Ints, limit: int, identity: Identity) -> Asked:
-        """A prompt that is to run to ``limit``. O(len(ids))."""
-        hit = self._admission.find(ids, identity)
-        pages = self._admission.pages(hit, identity)
-        ledger = self._ledger
-        apart = (*ledger.state_groups, *ledger.sliding)
-        wanted = self._admission.lifetime_needs(limit, identity)
-        needs = [
-            need if group in apart else max(0, need - found.size)
-            for group, (need, found) in enumerate(zip(wanted, pages, strict=True))
-        ]
-        return Asked(None, limit, needs, pages)
+        O(groups + pages + guaranteed sequences).
+        """
+        core = self._core
+        core.ask()
+        for number, need in enumerate(needs):
+            core.pool.need[number] += need
+        for number, held in enumerate(pages):
+            for page in held:
+                core.pool.pin(number, page)
+        return bool(core.pool.is_short(one_by_one))
 
-    def shortage(self, asked: list[Asked]) -> dict[str, int]:
-        """Pages missing by group for all of ``asked`` to run to their limits at once."""
-        groups = range(len(self._ledger.groups))
-        need, pinned = self._copies(asked), [set[int]() for _ in groups]
-        for one in asked:
-            need = [have + more for have, more in zip(need, one.needs, strict=True)]
-            for group, pages in enumerate(one.pages):
-                pinned[group].update(pages.tolist())
-        held = [sorted(pages) for pages in pinned]
-        short = self._ledger.short(need, self._promises.owed(), held, one_by_one=True)
-        return dict(zip(self._ledger.names, short, strict=True))
-
-    def _copies(self, asked: list[Asked]) -> list[int]:
-        """Pages by group for copies of open pages that some of ``asked`` share and write into."""
-        ledger = self._ledger
-        writers: dict[tuple[int, int], int] = {}
-        for one in asked:
-            sequence = one.sequence
-            if sequence is None or sequence._promised or one.limit <= sequence.scheduled:
-                continue
-            if not sequence._rows.special[sequence._row]:
-                continue
-            for group in ledger.token_groups:
-                page = open_page_shared(ledger, sequence, group)
-                if page:
-                    writers[group, page] = writers.get((group, page), 0) + 1
-        copies = [0] * len(ledger.groups)
-        for (group, page), times in writers.items():
-            refs, published = ledger.pool.state(group)
-            last = times == refs[page] and not published[page]
-            copies[group] += times - bool(last)
-        return copies
-
-    def need(self, ends: Iterable[tuple[Sequence, int]]) -> dict[str, int]:
-        """Pages by group that these sequences take to come so far. O(sequences)."""
-        return dict(zip(self._ledger.names, total_needs(self._ledger, ends), strict=True))
+    def require(self, needs: list[int], pages: Pages = []) -> None:  # noqa: B006
+        """Raise OutOfPages where `is_short`."""
+        if self.is_short(needs, pages):
+            raise out_of_pages(self._core, sum(needs))
 
     def available(self) -> dict[str, int]:
-        """Pages by group that could be taken if no other group took any."""
-        total = self._ledger.pool.total
-        return {name: self._most(g, total(g)) for g, name in enumerate(self._ledger.names)}
+        """Pages by group that could be taken if no other group took any. O(groups log pages)."""
+        numbers = range(len(self._core.groups))
+        return {self._core.names[number]: self._most(number) for number in numbers}
 
-    def _most(self, group: int, total: int) -> int:
+    def _most(self, number: int) -> int:
         """Largest count of one group's pages that can be taken, by bisection."""
-        owed, low, high = self._promises.owed(), 0, total
+        low, high = 0, self._core.pool.spaces[number].size - 1
         while low < high:
             middle = (low + high + 1) // 2
-            wanted = [middle if g == group else 0 for g in range(len(self._ledger.groups))]
-            if any(self._ledger.short(wanted, owed)):
+            wanted = [0] * len(self._core.groups)
+            wanted[number] = middle
+            if self.is_short(wanted):
                 high = middle - 1
             else:
                 low = middle
         return low
 
+    # -- what a sequence needs -----------------------------------------------------------------
 
-def most_snapshots(ledger: Ledger, snapshot_bytes: int | None) -> list[int | None]:
-    """States each state group may keep within the bytes they all may take together."""
+    def lifetime_needs(
+        self, length: int, identity: Identity, *, all_at_once: bool = False
+    ) -> list[int]:
+        """Pages by group of a sequence of ``length`` tokens that runs token by token. O(groups).
+
+        Args:
+            identity: says whether it has a cross input.
+            all_at_once: as if it were scheduled in one step, so that no window slides.
+        """
+        size, needs = self._core.size, []
+        for group, plan in zip(self._core.groups, self._plan.groups.values(), strict=True):
+            if group.keeps == KEEPS_STATE:
+                needs.append(group.units * group.parts)
+            elif group.keeps == KEEPS_CROSS:
+                cross = identity.cross
+                needs.append(0 if cross is None else -(-cross.length // size))
+            elif all_at_once:
+                needs.append(-(-length // size))
+            else:
+                needs.append(plan.lifetime.steady_pages(length, size, self._core.rollback))
+        return needs
+
+    def limit(self, length: int, limit: int | None, identity: Identity, *, guarantee: bool) -> int:
+        """Most tokens a sequence may come to know. O(groups).
+
+        Raises:
+            NeverFits: not even an empty pool could hold it.
+            CapacityError: beyond ``max_length``, or below the prompt.
+            PlanError: a cross input that no group can keep.
+        """
+        if identity.cross is not None and not self._core.crosses:
+            raise PlanError("cross", identity.cross, "the plan has no cross group")
+        bound = self._max_length if limit is None else check_int("limit", limit, 1)
+        least = length if limit is None and not guarantee else bound
+        if guarantee or identity.cross is not None:
+            self._require_possible(self.lifetime_needs(least, identity, all_at_once=guarantee))
+        elif least > self._possible:
+            self._require_possible(self.lifetime_needs(least, identity))
+            self._possible = least
+        if bound > self._max_length:
+            raise CapacityError("limit", bound, self._max_length, "max_length of the cache")
+        if length > bound:
+            raise CapacityError("len(tokens)", length, bound, "the limit of the sequence")
+        return bound
+
+    def _require_possible(self, needs: list[int]) -> None:
+        """Raise NeverFits where not even an empty pool could hold ``needs``."""
+        pool, groups = self._core.pool, self._plan.groups.values()
+        parents = [-(-n // g.pages_per_parent) for n, g in zip(needs, groups, strict=True)]
+        if sum(parents) <= pool.parents:
+            return
+        most = [space.size - 1 for space in pool.spaces]
+        short = [max(0, need - total) for need, total in zip(needs, most, strict=True)]
+        named = dict(zip(self._core.names, short, strict=True))
+        raise NeverFits(sum(parents), pool.parents, named)
+
+    # -- before a verb changes anything --------------------------------------------------------
+
+    def promise(self, limit: int, identity: Identity, boundary: int, pages: Pages) -> None:
+        """Raise OutOfPages unless all up to ``limit`` can be promised beside what is.
+
+        Args:
+            boundary: columns of the hit, whose ``pages`` by group will be held.
+        """
+        needs = self.lifetime_needs(limit, identity, all_at_once=True)
+        for group in self._core.groups:
+            if group.keeps == KEEPS_TOKENS:
+                needs[group.number] -= boundary
+            elif group.keeps == KEEPS_CROSS:
+                needs[group.number] -= len(pages[group.number])
+        self.require(needs, pages)
+
+    def refuse_shared(self, sequence: Sequence, length: int) -> None:
+        """Raise LengthError if pages from ``length`` on are published or shared. O(columns)."""
+        core, row = self._core, sequence.row
+        for group in core.groups:
+            if group.keeps != KEEPS_TOKENS:
+                continue
+            for column in range(core.columns(group, row) - 1, length // core.size - 1, -1):
+                page = group.entry(row, column)
+                low = (column + 1) * core.size
+                if page and group.is_shared(page) and low > length:
+                    name = core.names[group.number]
+                    why = f"pages of group {name} before {low} are published or shared"
+                    raise LengthError("length", length, low, sequence.length, why)
+
+    def cut(self, sequence: Sequence, computed: int) -> None:
+        """A guaranteed sequence must not lose pages others keep, unless as many are there.
+
+        Raises:
+            OutOfPages: what is promised to it could not be kept.
+        """
+        core, row = self._core, sequence.row
+        if not core.promised[row]:
+            return
+        lost = [0] * len(core.groups)
+        keep, held = -(-computed // core.size), -(-sequence.scheduled // core.size)
+        for group in core.groups:
+            if group.keeps != KEEPS_TOKENS:
+                continue
+            if not core.states:  # with states, both are promised already
+                lost[group.number] = sum(
+                    not (page := group.entry(row, column))
+                    or core.pool.spaces[group.number].holders[page] > 1
+                    for column in range(keep, held)
+                )
+            lost[group.number] += bool(group.open_page(row, computed))
+        self.require(lost)
+
+    def fork(self, sequence: Sequence, n: int) -> None:
+        """Room for the states of ``n`` children, and for the copy a guaranteed parent may need.
+
+        Raises:
+            OutOfPages: there is not.
+        """
+        core, row = self._core, sequence.row
+        needs, owed = [0] * len(core.groups), [0] * len(core.groups)
+        promised = bool(core.promised[row])
+        for group in core.groups:
+            if group.keeps == KEEPS_STATE and group.entry(row, 0):
+                needs[group.number] = n * group.units * group.parts
+            elif group.keeps == KEEPS_TOKENS and promised:
+                owed[group.number] = self._lent(group, row)
+        if self.is_short([a + b for a, b in zip(needs, owed, strict=True)]):
+            raise out_of_pages(core, sum(needs))
+
+    def _lent(self, group: Group, row: int) -> int:
+        """Pages of a guaranteed row that are owed once its pages are shared. O(columns)."""
+        core = self._core
+        start = int(core.scheduled[row])
+        lent = int(start % core.size and not group.open_page(row, start))
+        if core.states:
+            holders = core.pool.spaces[group.number].holders
+            held = group.held(row, core.columns(group, row))
+            dropped = int(group.first[row]) - min(int(group.first[row]), group.sinks)
+            shared = sum(holders[page] > 1 for page in held)
+            lent += core.columns(group, row) - dropped - shared
+        return lent
+
+    # -- what could be -------------------------------------------------------------------------
+
+    def need(self, rows: Rows, spread: Spread, ahead: int) -> dict[str, int]:
+        """Pages by group that `Cache.extend` of these rows would take. O(rows).
+
+        Raises:
+            Refused: a row cannot come so far.
+        """
+        core = self._core
+        core.preview(rows, spread.each, spread.counts, min(ahead, MOST))
+        return dict(zip(core.names, map(int, core.new), strict=True))
+
+    def shortage(self, wishes: list[Wish]) -> dict[str, int]:
+        """Pages missing by group for all of ``wishes`` to run to their limits at once."""
+        core = self._core
+        needs, held = self._copies(wishes), [dict[int, None]() for _ in core.groups]
+        for wish in wishes:
+            needs = [have + more for have, more in zip(needs, wish.needs, strict=True)]
+            for number, pages in enumerate(wish.pages):
+                held[number].update(dict.fromkeys(pages))
+        self.is_short(needs, [list(pages) for pages in held], one_by_one=True)
+        return dict(zip(core.names, map(int, core.pool.lack), strict=True))
+
+    def wish_of(self, sequence: Sequence, limit: int) -> Wish:
+        """A sequence that is to run to ``limit``. O(columns)."""
+        core, row = self._core, sequence.row
+        promised = bool(core.promised[row])
+        if promised and not sequence.preempted:  # it has what it needs
+            return Wish(sequence, limit, [0] * len(core.groups), [])
+        needs = self.lifetime_needs(limit, sequence._identity, all_at_once=promised)
+        if sequence.preempted:
+            return Wish(None, limit, needs, [])
+        more = [self._further(group, row, limit, needs[group.number]) for group in core.groups]
+        return Wish(sequence, limit, more, [])
+
+    def _further(self, group: Group, row: int, limit: int, wanted: int) -> int:
+        """Pages it must take: of windows fewer, as what it alone holds comes free as it goes on."""
+        core = self._core
+        new = max(0, -(-limit // core.size) - -(-int(core.scheduled[row]) // core.size))
+        if group.keeps == KEEPS_TOKENS and not group.slides():
+            return new
+        placed = group.keeps == KEEPS_TOKENS or core.columns(group, row)
+        pages = group.held(row, core.columns(group, row)) if placed else []
+        if group.keeps != KEEPS_TOKENS:
+            return max(0, wanted - len(pages))
+        holders = core.pool.spaces[group.number].holders
+        own = sum(holders[page] == 1 for page in pages)
+        return min(new, max(0, wanted - own))
+
+    def wish_for(self, begin: int, length: int, limit: int, identity: Identity) -> Wish:
+        """A prompt that is to run to ``limit``. O(length)."""
+        pages = self._prefixes.pages(self._prefixes.find(begin, length, identity), identity)
+        needs = self.lifetime_needs(limit, identity)
+        for group in self._core.groups:
+            if group.keeps != KEEPS_STATE and not group.slides():
+                needs[group.number] = max(0, needs[group.number] - len(pages[group.number]))
+        return Wish(None, limit, needs, pages)
+
+    def _copies(self, wishes: list[Wish]) -> list[int]:
+        """Pages by group for copies of open pages that some of ``wishes`` share and write into."""
+        core = self._core
+        writers: dict[tuple[int, int], int] = {}
+        for wish in wishes:
+            row = -1 if wish.sequence is None else wish.sequence.row
+            if row < 0 or core.promised[row] or wish.limit <= core.scheduled[row]:
+                continue
+            for group in core.groups if core.special[row] else ():
+                if group.keeps == KEEPS_TOKENS:
+                    page = group.open_page(row, core.scheduled[row])
+                    if page:
+                        place = group.number, page
+                        writers[place] = writers.get(place, 0) + 1
+        copies = [0] * len(core.groups)
+        for (number, page), times in writers.items():
+            space = core.pool.spaces[number]
+            last = times == space.holders[page] and not space.node[page]
+            copies[number] += times - bool(last)
+        return copies
+
+
+def limit_snapshots(core: Core, plan: Plan, snapshot_bytes: int | None) -> None:
+    """Let all state groups together keep no more than ``snapshot_bytes``; None: as many as fit.
+
+    Raises:
+        LengthError: not an int of at least 0. PlanError: a plan without states, or without bytes.
+    """
     if snapshot_bytes is None:
-        return [None] * len(ledger.groups)
+        return
     check_int("snapshot_bytes", snapshot_bytes, 0)
-    if not ledger.state_groups:
+    if not core.states:
         raise PlanError("snapshot_bytes", snapshot_bytes, "the plan has no states to keep")
-    sizes = [ledger.groups[g].page_bytes * ledger.groups[g].parts for g in ledger.state_groups]
-    if not all(sizes):
+    states: Iterable[tuple[Group, int]] = [
+        (group, each.page_bytes * each.parts)
+        for group, each in zip(core.groups, plan.groups.values(), strict=True)
+        if group.keeps == KEEPS_STATE
+    ]
+    if not all(size for _, size in states):
         right = "it needs a plan that knows how many bytes a state has"
         raise PlanError("snapshot_bytes", snapshot_bytes, right)
-    most = snapshot_bytes // max(1, sum(sizes))
-    return [most if g in ledger.state_groups else None for g in range(len(ledger.groups))]
+    most = snapshot_bytes // max(1, sum(size for _, size in states))
+    for group, _ in states:
+        group.most = min(most, MOST)

@@ -7,13 +7,15 @@ listens.
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from octavo.cache.identity import Extra, page_digest, read_extras, root_digest
-from octavo.cache.ledger import Ledger, Removal
-from octavo.cache.matching import page_keys, shareable_pages
+from octavo.cache.match import shareable_pages
 from octavo.checks import Tokens, check_int, check_tokens
+from octavo.core.steps import Core
 
 
 class Stored(NamedTuple):
@@ -69,27 +71,27 @@ def page_digests(tokens: Tokens, page_size: int, extra: Iterable[Extra] = ()) ->
     ids, identity = check_tokens(tokens), read_extras(extra)
     count = shareable_pages(identity, ids.size, page_size)
     digests, digest = [], root_digest(identity.root)
-    keys = page_keys(ids, identity, page_size, 0, count)
-    for at in range(count):
-        digest = page_digest(digest, *keys.parts(at))
+    for at in range(0, count * page_size, page_size):
+        page = ids[at : at + page_size].tobytes()
+        digest = page_digest(digest, page, identity.page_key(at, at + page_size))
         digests.append(digest)
     return digests
 
 
 class EventLog:
-    """Turns what the ledger and commits report into events, told when the verb is done.
+    """Turns what the core reports into events, told when the verb is done.
 
     Args:
+        core: which calls `stored` and `removed`.
         tell: called with each event. What it raises becomes a RuntimeWarning: the verb has
             happened.
     """
 
-    ledger: Ledger
-
-    def __init__(self, tell: Callable[[Event], None]) -> None:
-        self._tell = tell
+    def __init__(self, core: Core, tell: Callable[[Event], None]) -> None:
+        self._core, self._tell = core, tell
         self._queue: deque[Event] = deque()
         self._telling = False
+        core.stored, core.pool.removed = self.stored, self.removed
 
     def cleared(self) -> None:
         """Every published page was forgotten."""
@@ -120,22 +122,33 @@ class EventLog:
             except RuntimeWarning:
                 sys.stderr.write(f"octavo: {text}\n")
 
-    def stored(
-        self, group: int, nodes: Sequence[int], pages: Sequence[int], copies: int | None = None
-    ) -> None:
-        """New pages in the index.
+    def stored(self, group: int, node: int, page: int) -> None:
+        """A page stands for a node now."""
+        index, name = self._core.index, self._core.names[group]
+        parent = self.digest(index.parent[node])
+        self._queue.append(Stored(self.digest(node), parent, name, page, index.copies(node)))
 
-        Args:
-            copies: groups in which the nodes have a page, these counted; None: those it has now.
-        """
-        index, name = self.ledger.index, self.ledger.names[group]
-        for node, page in zip(nodes, pages, strict=True):
-            digest, parent = index.digest(node), index.digest(index.ancestor(node, 1))
-            count = index.copies(node) if copies is None else copies
-            self._queue.append(Stored(digest, parent, name, page, count))
+    def removed(self, group: int, page: int, evicted: bool) -> None:  # noqa: FBT001
+        """A page is about to leave the index, for others or for other states."""
+        index, node = self._core.index, self._core.pool.spaces[group].node[page]
+        if node in index.keys:  # a cross input: it was not told of when it was stored
+            return
+        reason = "evicted" if evicted else "snapshot_bytes"
+        name, copies = self._core.names[group], index.copies(node) - 1
+        self._queue.append(Removed(self.digest(node), name, reason, copies))
 
-    def removed(self, removal: Removal) -> None:
-        """A page is about to leave the index."""
-        index, name = self.ledger.index, self.ledger.names[removal.group]
-        copies = index.copies(removal.node) - 1
-        self._queue.append(Removed(index.digest(removal.node), name, removal.reason, copies))
+    def digest(self, node: int) -> bytes:
+        """SHA-256 name of a node, equal in every process. O(nodes not named before)."""
+        index, trail = self._core.index, []
+        while node not in index.names and node and index.parent[node] >= 0:
+            trail.append(node)
+            node = index.parent[node]
+        if node not in index.names:
+            key: Any = index.keys.get(node, ())
+            index.names[node] = root_digest(key)
+        name: bytes = index.names[node]
+        for later in reversed(trail):
+            tokens = np.asarray(index.tokens)[later * index.size : (later + 1) * index.size]
+            media: Any = index.tags.thing[index.tag[later]] or ()
+            name = index.names[later] = page_digest(name, tokens.tobytes(), media)
+        return name

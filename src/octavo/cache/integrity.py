@@ -1,97 +1,225 @@
-"""The laws between the pool, the prefix index and the page tables, checked as equations."""
+"""The laws between pool, index and page tables, checked as equations over the core's arrays."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import chain
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from octavo.cache.ledger import Ledger
-from octavo.cache.promises import Promises
-from octavo.cache.reports import Pin
-from octavo.cache.sequence import Sequence
-from octavo.cache.step import Step
+from octavo.cache.results import Pin
+from octavo.core.groups import KEEPS_STATE, KEEPS_TOKENS, Group
+from octavo.core.index import PrefixIndex
+from octavo.core.pages import Pool, Space
+from octavo.core.rows import Pass
+from octavo.core.steps import Core
 from octavo.errors import IntegrityError
 
+Ints = NDArray[np.int32]
 
-def check_cache(
-    ledger: Ledger,
-    promises: Promises,
-    sequences: Collection[Sequence],
-    pins: Collection[Pin],
-    steps: Collection[Step],
-    pending: dict[int, tuple[list[int], list[int]]],
-) -> None:
-    """Raise IntegrityError at the first equation that does not hold. O(pages + sequences)."""
-    ledger.pool.check()
-    active = [sequence for sequence in sequences if not sequence.preempted]
-    ledger.index.check(_standing(active))
-    for group in range(len(ledger.groups)):
-        others = pending.get(group, ([], []))[0]
-        _check_holders(ledger, group, active, pins, steps, others)
-        _check_published(ledger, group)
-    for sequence in sequences:
-        _check_lengths(ledger, sequence)
-    short = ledger.short([0] * len(ledger.groups), promises.owed())
-    if any(short):
+
+def check_core(core: Core, rows: Iterable[int], pins: Collection[Pin], steps: list[Any]) -> None:
+    """Raise IntegrityError at the first equation that does not hold. O(pages + sequences).
+
+    Args:
+        rows: of all sequences admitted.
+        pins: prefixes held.
+        steps: open steps.
+    """
+    _check_pool(core.pool)
+    listed = list(rows)
+    active = [row for row in listed if not core.preempted[row]]
+    _check_index(core, active)
+    holders = _count_holders(core, active, pins, steps)
+    for number, space in enumerate(core.pool.spaces):
+        _equal_arrays(f"entries of pages == holders in group {number}", holders[id(space)], space)
+    for row in listed:
+        _check_row(core, row)
+    core.ask()
+    if core.pool.is_short(False):
+        short = list(core.pool.lack)
         raise IntegrityError("pages short of what is guaranteed", short, [0] * len(short))
 
 
-def _standing(sequences: Collection[Sequence]) -> dict[int, int]:
-    standing: dict[int, int] = {}
-    for sequence in sequences:
-        tip = sequence._rows.tip[sequence._row]
-        standing[tip] = standing.get(tip, 0) + 1
-    return standing
+def check_equal(equation: str, left: object, right: object) -> None:
+    """Raise IntegrityError unless both sides of ``equation`` are equal. O(1)."""
+    if left != right:
+        raise IntegrityError(equation, left, right)
 
 
-def _check_holders(
-    ledger: Ledger,
-    group: int,
-    sequences: Collection[Sequence],
-    pins: Collection[Pin],
-    steps: Collection[Step],
-    copied: list[int],
-) -> None:
-    holders = ledger.count_holders(group, [(s._rows, s._row) for s in sequences])
-    fetched = [pages for s in sequences for g, pages in s._fetch if g == group]
-    pinned = [pin.pages[group] for pin in pins]
-    kept = [pages for step in steps for _, g, pages, _ in step._kept_states if g == group]
-    for pages in (*fetched, *pinned, *kept, copied):
-        np.add.at(holders, np.asarray(pages, np.intp), 1)
-    refs, _ = ledger.pool.state(group)
-    owners = {g for g in range(len(ledger.groups)) if ledger.pool.state(g)[0] is refs}
-    # Groups of one id space share ``refs``: each accounts for its own holders only.
-    wrong = np.flatnonzero(holders > refs if len(owners) > 1 else holders != refs)
+def _array(numbers: Any) -> Ints:
+    return np.asarray(numbers)
+
+
+def _equal_arrays(equation: str, found: NDArray[Any], space: Space) -> None:
+    wrong = np.flatnonzero(found != _array(space.holders))
     if wrong.size:
         page = int(wrong[0])
-        left, right = int(holders[page]), int(refs[page])
-        raise IntegrityError(f"entries of page {page} == its holders", left, right)
+        raise IntegrityError(f"{equation}: page {page}", int(found[page]), space.holders[page])
 
 
-def _check_published(ledger: Ledger, group: int) -> None:
-    _, published = ledger.pool.state(group)
-    pages = ledger.index.published(group)
-    hidden = pages[~published[pages]]
-    if hidden.size:
-        node = ledger.index.node_of(group, int(hidden[0]))
-        raise IntegrityError(f"page {int(hidden[0])} of node {node} is published", False, True)
+# -- the pool ----------------------------------------------------------------------------------
 
 
-def _check_lengths(ledger: Ledger, sequence: Sequence) -> None:
-    computed, scheduled, known = sequence.computed, sequence.scheduled, sequence.length
-    if not 0 <= computed <= min(scheduled, known) or known > sequence.limit:
-        right = (scheduled, known, sequence.limit)
+def _check_pool(pool: Pool) -> None:
+    owner, live = _array(pool.owner), _array(pool.live)
+    bound = np.flatnonzero(owner)
+    quiet = bound[live[bound] == 0]
+    free = [*pool.stack[: pool.stacked], *range(pool.touched, pool.parents)]
+    check_equal("distinct free parents == free", len(set(free)), pool.free())
+    check_equal("bound free parents == 0", int(np.count_nonzero(owner[free])), 0)
+    check_equal("bound parents == all - free", bound.size, pool.parents - pool.free())
+    check_equal("bound parents without live pages == quiet", quiet.size, pool.quiet)
+    check_equal("parents with live pages == busy", bound.size - quiet.size, pool.busy())
+    waiting = [_ring(pool.after, pool.parents + lane, pool.parents) for lane in range(pool.lanes)]
+    check_equal("waiting parents == quiet", sorted(chain.from_iterable(waiting)), quiet.tolist())
+    check_equal("waiting by lane", [len(lane) for lane in waiting], list(pool.waiting))
+    for number, space in enumerate(pool.spaces):
+        if pool.packed or number == 0:
+            _check_space(pool, space, np.flatnonzero(owner == number + 1) if pool.packed else bound)
+
+
+def _check_space(pool: Pool, space: Space, bound: NDArray[Any]) -> None:
+    shape = pool.parents, space.per_parent
+    held = (_array(space.holders)[1:] > 0).reshape(shape)
+    idle = ((_array(space.holders)[1:] == 0) & (_array(space.node)[1:] != 0)).reshape(shape)
+    live, vacant = _array(pool.live)[bound], _array(pool.vacant)[bound]
+    check_equal("holders of the null page == 0", space.holders[0], 0)
+    check_equal("live pages by parent", held[bound].sum(1).tolist(), live.tolist())
+    found = space.per_parent - held[bound].sum(1) - idle[bound].sum(1)
+    check_equal("vacant pages by parent", found.tolist(), vacant.tolist())
+    check_equal("live pages of the space", int(held.sum()), space.live)
+    check_equal("live and evictable pages are in bound parents", int((held | idle).sum()),
+                int((held | idle)[bound].sum()))  # fmt: skip
+    check_equal("parents with live pages", int(held.any(1).sum()), space.mixed)
+    if space.per_parent > 1:
+        _check_rings(pool, space, idle, bound)
+
+
+def _check_rings(pool: Pool, space: Space, idle: NDArray[Any], bound: NDArray[Any]) -> None:
+    beside = idle & (_array(pool.live) > 0)[:, None]
+    rings = [_ring(space.after, space.size + lane, space.size) for lane in range(space.lanes)]
+    pages = (np.flatnonzero(beside.ravel()) + 1).tolist()
+    check_equal("evictable pages beside live ones wait", sorted(chain.from_iterable(rings)), pages)
+    check_equal("how many wait beside live ones", len(pages), space.beside)
+    for vacant in range(space.per_parent):
+        listed = sorted(_ring(pool.right, space.rings + vacant, pool.parents))
+        live, free = _array(pool.live)[bound], _array(pool.vacant)[bound]
+        mine = (live > 0) & (free == vacant) if vacant else (live == 0) & (free > 0)
+        check_equal(f"parents listed with {vacant} vacant pages", listed, bound[mine].tolist())
+        if listed and vacant:
+            check_equal("fullest parent", vacant >= space.fullest, True)
+
+
+def _ring(after: Any, ring: int, end: int) -> list[int]:
+    """What is linked behind ``ring``, up to where rings begin."""
+    found, at = [], after[ring]
+    while at < end:
+        found.append(int(at))
+        at = after[at]
+    return found
+
+
+# -- the index ---------------------------------------------------------------------------------
+
+
+def _check_index(core: Core, active: list[int]) -> None:
+    index, groups = core.index, core.index.groups
+    nodes = _nodes(index)
+    check_equal("nodes in buckets and roots == nodes", len(nodes), index.count)
+    users = dict.fromkeys([0, *nodes], 0)
+    users[0] = 1
+    for node in nodes:
+        if index.parent[node] >= 0:
+            users[index.parent[node]] += 1
+    for row in active:
+        users[core.tip[row]] += 1
+    held = _array(index.held)[: index.end * groups].reshape(-1, groups)
+    for node, number in np.argwhere(held).tolist():
+        check_equal(f"node {node} is known", node in users, True)
+        users[node] += 1
+        page = int(held[node, number])
+        check_equal(f"node of page {page}", core.pool.spaces[number].node[page], node)
+    found = {node: index.users[node] for node in users}
+    check_equal("children + pages + sequences == users", users, found)
+    _check_published(core, held)
+
+
+def _nodes(index: PrefixIndex) -> list[int]:
+    """All nodes but the first root: those in buckets, and the other roots."""
+    found = list(index.keys)
+    following = _array(index.following)
+    for first in _array(index.buckets)[np.flatnonzero(_array(index.buckets))].tolist():
+        node = first
+        while node:
+            found.append(node)
+            node = int(following[node])
+    return found
+
+
+def _check_published(core: Core, held: NDArray[Any]) -> None:
+    """Every page that stands for a node is the node's, or in its bundle."""
+    pages = {id(space): set(np.flatnonzero(_array(space.node))) for space in core.pool.spaces}
+    for number, space in enumerate(core.pool.spaces):
+        mine = set(held[:, number][held[:, number] > 0].tolist())
+        for node, bundle in core.index.bundles[number].items():
+            check_equal(f"bundle of node {node}", bundle[0], int(held[node, number]))
+            mine |= set(bundle)
+        pages[id(space)] -= mine
+    left = [sorted(map(int, rest)) for rest in pages.values() if rest]
+    check_equal("published pages that no node has", left, [])
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+def _count_holders(
+    core: Core, active: list[int], pins: Collection[Pin], steps: list[Pass]
+) -> dict[int, NDArray[Any]]:
+    """By space, holders of each page as tables, fetches, pins, steps and copies have them."""
+    found = {id(space): np.zeros(space.size, np.int64) for space in core.pool.spaces}
+
+    def add(number: int, pages: Iterable[int]) -> None:
+        holders = found[id(core.pool.spaces[number])]
+        for page in pages:
+            holders[page] += 1
+
+    for row in active:
+        for group in core.groups:
+            if core.columns(group, row):
+                add(group.number, group.held(row, core.columns(group, row)))
+        for number, pages in core.fetches[row] or ():
+            add(number, pages)
+    for pin in pins:
+        for number, held in enumerate(pin.pages):
+            add(number, held.tolist())
+    for step in steps:
+        for _, number, kept, _ in step.kept:
+            add(number, kept)
+    for number, source, _ in core.pending:
+        add(number, [source])
+    return found
+
+
+def _check_row(core: Core, row: int) -> None:
+    computed, scheduled = core.computed[row], core.scheduled[row]
+    known, limit = core.known[row], core.limit[row]
+    if not 0 <= computed <= min(scheduled, known) or known > limit:
+        right = (scheduled, known, limit)
         raise IntegrityError("computed <= scheduled, known <= limit", computed, right)
-    for group in ledger.token_groups:
-        _check_columns(ledger, sequence, group)
+    if not core.moving[row]:
+        check_equal(f"computed == scheduled of row {row}, in no open step", computed, scheduled)
+    for group in core.groups if not core.preempted[row] else ():
+        if group.keeps == KEEPS_TOKENS:
+            _check_columns(core, group, row)
+        elif group.keeps == KEEPS_STATE:
+            held = len(group.held(row, core.columns(group, row)))
+            check_equal(f"states of row {row}", held in (0, group.units * group.parts), True)
 
 
-def _check_columns(ledger: Ledger, sequence: Sequence, group: int) -> None:
+def _check_columns(core: Core, group: Group, row: int) -> None:
     """Held columns: the sinks, and from the first one kept to the last one scheduled."""
-    rows, row = sequence._rows, sequence._row
-    columns = ledger.columns(sequence.scheduled)
-    first = int(rows.first[group][row])
-    sinks = min(ledger.sink_columns(group), first)
-    held = rows.tables[group][row].nonzero()[0].tolist()
-    expected = [*range(sinks), *range(first, columns)]
-    if held != expected:
-        raise IntegrityError(f"columns of {sequence!r} in group {group}", held, expected)
+    columns, first = core.columns(group, row), group.first[row]
+    held = [column for column in range(columns) if group.entry(row, column)]
+    expected = [*range(min(group.sinks, first)), *range(first, columns)]
+    check_equal(f"columns of row {row} in group {group.number}", held, expected)

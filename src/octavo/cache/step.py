@@ -1,125 +1,25 @@
-"""Page tables: from logical positions to slots, and the Step, a frozen view of one forward pass.
+"""The Step: what a model's forward pass over some rows reads and writes, as arrays.
 
-A slot is page * page_size + offset. Knows arrays; not pools, nodes or how sequences live.
+A slot is page * page_size + offset. Knows arrays and the core that filled them; not how sequences
+live.
 """
 
-from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
-from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.checks import check_int
-from octavo.errors import CapacityError, LengthError, UnknownGroup
+from octavo.core.groups import KEEPS_STATE, KEEPS_TOKENS
+from octavo.core.rows import Pass
+from octavo.errors import StepError, UnknownGroup
 
 if TYPE_CHECKING:
     from octavo.cache.sequence import Sequence
 
 Ints = NDArray[np.int32]
-_MAX_SLOT = 2**31 - 1
-
-
-def slot_mapping(
-    pages: Ints | Items[int], page_size: int, start: int, stop: int, out: Ints | None = None
-) -> Ints:
-    """Slots of positions ``start..stop-1`` of a sequence.
-
-    The slot of position ``i`` is ``pages[i // page_size] * page_size + i % page_size``.
-
-    Args:
-        pages: physical pages of the sequence, in logical order.
-        page_size: tokens a page holds.
-        start: first position.
-        stop: position behind the last one.
-        out: int32 array of at least ``stop - start``, written and returned cut to size.
-
-    Returns:
-        int32[stop - start].
-
-    Raises:
-        LengthError: page size below 1, or an interval that is reversed or beyond the pages.
-        CapacityError: ``out`` is too small, or a slot is beyond int32; nothing was written.
-
-    Cost: O(stop - start), one vectorised pass over the pages touched.
-    """
-    try:
-        if stop - start == 1 and start >= 0 and page_size > 0 and start // page_size < len(pages):
-            page = index(pages[start // page_size])
-            return _single(page * page_size + start % page_size, out)
-    except (TypeError, ValueError):  # told apart below
-        pass
-    try:
-        held = len(pages)
-    except TypeError:
-        right = "a list or array of physical pages"
-        raise LengthError("pages", pages, None, None, right) from None
-    page_size = check_int("page_size", page_size, 1)
-    start, stop = check_int("start", start, -_MAX_SLOT), check_int("stop", stop, -_MAX_SLOT)
-    if not 0 <= start <= stop <= held * page_size:
-        low, high = (0, stop) if start > stop or start < 0 else (start, held * page_size)
-        name, value = ("start", start) if start > stop or start < 0 else ("stop", stop)
-        raise LengthError(name, value, low, high, f"{held} pages of {page_size}")
-    count = stop - start
-    if out is not None:
-        _check_out(out, count)
-    first, begin = divmod(start, page_size)
-    touched = _page_numbers(pages[first : -(-stop // page_size)], page_size)
-    bases = (touched * np.int32(page_size)).repeat(page_size)[begin : begin + count]
-    target = bases if out is None else out[:count]
-    np.add(bases, _offsets(page_size, begin + count)[begin:], out=target)
-    return target
-
-
-_OFFSETS: dict[int, Ints] = {}
-
-
-def _offsets(page_size: int, count: int) -> Ints:
-    """``i % page_size`` for i in 0..count-1; remembered, as modulo is what costs. O(count) once."""
-    known = _OFFSETS.get(page_size)
-    if known is None or known.size < count:
-        known = _OFFSETS[page_size] = np.arange(2 * count, dtype=np.int32) % np.int32(page_size)
-    return known[:count]
-
-
-def _page_numbers(pages: Ints | Items[int], page_size: int) -> Ints:
-    """``pages`` as int32, refused where a slot would be beyond it."""
-    wide = np.asarray(pages)
-    if wide.ndim == 1 and not wide.dtype.isnative:
-        wide = wide.astype(wide.dtype.newbyteorder("="))
-    if not wide.size:
-        return wide.astype(np.int32)
-    if wide.dtype.kind not in "iu" or wide.ndim != 1:
-        raise LengthError("pages", wide.tolist(), 0, None, "each is a physical page")
-    # Read as unsigned, a negative page is larger than any other.
-    top = int(np.maximum.reduce(wide.view(f"u{wide.itemsize}")))
-    last = (top + 1) * page_size - 1
-    if last > _MAX_SLOT:
-        if int(wide.min()) < 0:
-            raise LengthError("pages", int(wide.min()), 0, None, "each is a physical page")
-        raise CapacityError("slot", last, _MAX_SLOT, "beyond int32")
-    return wide.astype(np.int32, copy=False)
-
-
-def _check_out(out: Ints, count: int) -> None:
-    fits = isinstance(out, np.ndarray) and out.dtype == np.int32 and out.ndim == 1
-    if not fits or not out.flags.writeable:
-        raise LengthError("out", out, None, None, "a writeable int32 array of one axis")
-    if out.size < count:
-        raise CapacityError("stop - start", count, out.size, "out is too small")
-
-
-def _single(slot: int, out: Ints | None) -> Ints:
-    if slot > _MAX_SLOT:
-        raise CapacityError("slot", slot, _MAX_SLOT, "beyond int32")
-    if slot < 0:
-        raise LengthError("page", slot, 0, None, "each is a physical page")
-    if out is None:
-        return np.array((slot,), np.int32)
-    _check_out(out, 1)
-    out[0] = slot
-    return out[:1]
+Bools = NDArray[np.bool_]
+T = TypeVar("T")
 
 
 class GroupView(NamedTuple):
@@ -128,8 +28,6 @@ class GroupView(NamedTuple):
     Attributes:
         slots: int32[T], where each new token's KV goes.
         table: int32[n, width], physical page of each column; 0, the null page, where none is held.
-            For a batch a view of its table, where later steps add columns and windows clear what
-            they no longer see; whatever else happens to a row leaves it as it is.
         base: int32[n], first position the table's column 0 stands for: 0 in the steps a cache
             makes; index functions may emit others.
     """
@@ -151,7 +49,7 @@ class StateView(NamedTuple):
 
     source: Ints
     table: Ints
-    has_state: NDArray[np.bool_]
+    has_state: Bools
 
 
 class CrossView(NamedTuple):
@@ -165,33 +63,10 @@ class CrossView(NamedTuple):
 
     table: Ints
     lengths: Ints
-    fresh: NDArray[np.bool_]
+    fresh: Bools
 
 
 View = GroupView | StateView | CrossView
-
-
-def state_view(
-    table: Ints, units: int, parts: int, past: NDArray[np.int64], ends: NDArray[np.int64]
-) -> StateView:
-    """Units by position: the state after length L stands in unit (L - 1) % units. O(rows).
-
-    Args:
-        table: int32[n, at least units * parts], pages of the units, one after another.
-        past, ends: int64[n], positions of each row before and after the step.
-    """
-    ring = table[:, : units * parts].reshape(len(table), units, parts)
-    at = np.arange(len(table))[:, None]
-    targets = ((ends - 1)[:, None] - np.arange(units)) % units
-    return StateView(ring[at[:, 0], (past - 1) % units], ring[at, targets], past > 0)
-
-
-def cross_view(table: Ints, page_size: int, lengths: Ints, fresh: Items[int] = ()) -> CrossView:
-    """The columns the longest input takes; the step writes rows ``fresh``. O(rows)."""
-    written = np.zeros(len(table), np.bool_)
-    written[list(fresh)] = True
-    width = -(-int(lengths.max()) // page_size)
-    return CrossView(table[:, :width], lengths, written)
 
 
 class Delta(NamedTuple):
@@ -216,76 +91,86 @@ class Copies(NamedTuple):
     target: Ints
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Step:
-    """One forward pass: n rows (sequences) with T new tokens together.
+class Step(Pass):
+    """One forward pass: n rows (sequences) with T new tokens together. Made by `Cache.extend`.
 
     Storage operations run in this order: ``copies``, the forward pass, ``snapshots``; steps in the
-    order they were extended. All arrays are int32 unless said.
+    order they were extended. All arrays are int32 unless said, and read-only but ``input_ids``.
+    Tables and deltas are gathered when they are first read, which must be while the step is open.
+
+    Args:
+        sequences: the rows.
+        values: any attribute by name, of a step put together by hand, such as a kernel's test
+            needs; such a step is never open.
 
     Attributes:
         sequences: the rows.
-        counts: int32[n], new tokens of each row; a row with 0 sits out.
-        input_ids: int32[T], known token ids; 0 beyond what is known.
-        positions: int32[T], position of each new token in its sequence.
-        query_start: int32[n + 1], where each row's tokens begin in T.
-        past: int32[n], tokens scheduled before this step.
-        context: int32[n], past + counts.
-        last: int32[n], index in T of each row's last token (logit rows); -1 where it sits out.
-        wants_token: bool[n], whether the step reaches the end of the known tokens, so that a token
-            is to be sampled from ``last``; not where the row knows, or will know from steps that
-            are open, as many as its limit allows.
-        groups: addresses by group name.
-        copies: by group name, pages to copy before the forward pass.
-        snapshots: by group name, pages to copy after it.
-        fresh: by group name, pages taken for this step, whose old content means nothing.
     """
 
-    sequences: "tuple[Sequence, ...]"
-    counts: Ints
-    input_ids: Ints
-    positions: Ints
-    query_start: Ints
-    past: Ints
-    context: Ints
-    last: Ints
-    wants_token: NDArray[np.bool_]
-    groups: dict[str, View]
-    copies: dict[str, Copies] = field(default_factory=dict)
-    snapshots: dict[str, Copies] = field(default_factory=dict)
-    fresh: dict[str, Ints] = field(default_factory=dict)
-    _changes: dict[str, list[Any]] | None = None
-    _kept_states: "list[tuple[Sequence, int, tuple[int, ...], int]]" = field(default_factory=list)
-    _batch: Any = None
-    _clock: int = 0
+    __slots__ = ("_origin", "_values", "sequences")
 
-    @property
-    def delta(self) -> dict[str, Delta]:
-        """Changes of the batch's tables since its last step, by group name. O(changes)."""
-        found = {}
-        for name, changes in (self._changes or {}).items():
-            columns = zip(*changes, strict=True)
-            parts = [np.concatenate([np.atleast_1d(part) for part in column]) for column in columns]
-            found[name] = Delta(*(part.astype(np.int32) for part in parts))
-        return found
+    def __init__(self, sequences: "tuple[Sequence, ...]" = (), **values: Any) -> None:
+        super().__init__()
+        self.sequences = sequences
+        self._values = values
+        self._origin: Step | None = None  # of which this is a copy
 
-    @property
-    def open(self) -> bool:
-        """Whether its cache waits for it: neither committed nor aborted. O(steps open).
+    def replace(self, **changes: Any) -> "Step":
+        """A step by hand with the arrays of this one but for ``changes``; open while this is. O(T).
 
-        From then on its slots may be another's, and no pass may run on it. Copies of a step are
-        never open.
+        Raises:
+            StepError: the step is over and its tables were never read.
         """
-        return bool(self.sequences) and self in self.sequences[0]._cache._open
+        values = {name: getattr(self, name) for name in _ARRAYS if name not in changes}
+        step = Step(changes.pop("sequences", self.sequences), **values, **changes)
+        step._origin = self._origin or self
+        return step
+
+    # -- rows and tokens -----------------------------------------------------------------------
 
     @property
-    def gone(self) -> "tuple[Sequence, ...]":
-        """Rows with tokens in it that were released or preempted since: those mean nothing now.
+    def input_ids(self) -> Ints:
+        """int32[T], known token ids; 0 beyond what is known. The engine may write here."""
+        return self._remember("input_ids", lambda: self.ids)
 
-        Their slots may be another's from the next step on. O(rows).
+    @property
+    def counts(self) -> Ints:
+        """int32[n], new tokens of each row; a row with 0 sits out."""
+        return self._remember("counts", lambda: self._part(1))
+
+    @property
+    def past(self) -> Ints:
+        """int32[n], tokens scheduled before this step."""
+        return self._remember("past", lambda: self._part(2))
+
+    @property
+    def context(self) -> Ints:
+        """int32[n], past + counts."""
+        return self._remember("context", lambda: self._part(3))
+
+    @property
+    def last(self) -> Ints:
+        """int32[n], index in T of each row's last token (logit rows); -1 where it sits out."""
+        return self._remember("last", lambda: self._part(4))
+
+    @property
+    def wants_token(self) -> Bools:
+        """bool[n], whether the step reaches the end of the known tokens.
+
+        A token is then to be sampled from ``last``; not where the row knows, or will know from
+        steps that are open, as many as its limit allows.
         """
-        rows = zip(self.sequences, self.counts.tolist(), strict=True)
-        return tuple(row for row, count in rows if count and not row._takes_part(self._clock))
+        return self._remember("wants_token", lambda: _shut(self._part(5) != 0))
+
+    @property
+    def query_start(self) -> Ints:
+        """int32[n + 1], where each row's tokens begin in T."""
+        return self._remember("query_start", lambda: self._part(6, 1))
+
+    @property
+    def positions(self) -> Ints:
+        """int32[T], position of each new token in its sequence."""
+        return self._remember("positions", self._positions)
 
     @property
     def max_query(self) -> int:
@@ -297,6 +182,73 @@ class Step:
         """Longest context of a row."""
         return int(self.context.max())
 
+    # -- addresses -----------------------------------------------------------------------------
+
+    @overload
+    def group(self, name: None = ...) -> GroupView: ...
+
+    @overload
+    def group(self, name: str) -> Any: ...
+
+    def group(self, name: str | None = None) -> Any:
+        """The addresses of group ``name``; default: the first token group.
+
+        Raises:
+            UnknownGroup: no such group in this plan.
+            StepError: the step is over and its tables were never read.
+
+        Cost: O(rows x columns), once.
+        """
+        if "groups" in self._values:
+            return self._given_group(name)
+        number = self.group_number(name)
+        return self._remember(f"group {number}", lambda: self._view(number))
+
+    def slots(self, name: str | None = None) -> Ints:
+        """int32[T], where each new token's KV goes in a token group. O(1).
+
+        Raises:
+            UnknownGroup: no such group, or it keeps no tokens.
+        """
+        if "groups" in self._values:
+            slots: Ints = self.group(name).slots
+            return slots
+        number = self.group_number(name)
+        if self.core.groups[number].keeps != KEEPS_TOKENS:
+            raise UnknownGroup(name, self.group_names)
+        at = self.core.section(number, self.count, self.tokens)
+        return self._remember(f"slots {number}", lambda: self.array[at : at + self.tokens])
+
+    @property
+    def groups(self) -> dict[str, View]:
+        """Addresses by group name. O(rows x columns), once."""
+        if "groups" in self._values:
+            given: dict[str, View] = self._values["groups"]
+            return given
+        return {name: self.group(name) for name in self.group_names}
+
+    @property
+    def group_names(self) -> list[str]:
+        """The plan's groups, in order."""
+        if "groups" in self._values:
+            return list(self._values["groups"])
+        names: list[str] = self.core.names
+        return names
+
+    def group_number(self, name: str | None = None) -> int:
+        """The place of a group among all; default: the first token group. O(groups).
+
+        Raises:
+            UnknownGroup: no such group in this plan.
+        """
+        if name is None:
+            for group in self.core.groups:
+                if group.keeps == KEEPS_TOKENS:
+                    return int(group.number)
+        elif name in self.core.names:
+            return int(self.core.names.index(name))
+        raise UnknownGroup(name, self.core.names)
+
     @property
     def common_pages(self) -> int:
         """Leading columns of the first token group that hold the same page in every row."""
@@ -306,26 +258,170 @@ class Step:
         differ = (table != table[0]).any(axis=0) | (table[0] == 0)
         return int(differ.argmax()) if differ.any() else table.shape[1]
 
-    @overload
-    def group(self, name: None = ...) -> GroupView: ...
+    # -- pages that move -----------------------------------------------------------------------
 
-    @overload
-    def group(self, name: str) -> Any: ...
+    @property
+    def copies(self) -> dict[str, Copies]:
+        """By group name, pages to copy before the forward pass."""
+        return self._remember("copies", lambda: self._moves(self.before))
 
-    def group(self, name: str | None = None) -> Any:
-        """The addresses of group ``name``; default: the first token group. O(1).
+    @property
+    def snapshots(self) -> dict[str, Copies]:
+        """By group name, pages to copy after it."""
+        return self._remember("snapshots", lambda: self._moves(self.behind))
+
+    @property
+    def fresh(self) -> dict[str, Ints]:
+        """By group name, pages taken for this step, whose old content means nothing."""
+        return self._remember("fresh", self._fresh)
+
+    @property
+    def delta(self) -> dict[str, Delta]:
+        """Changes of the batch's tables since its last step, by group name.
 
         Raises:
-            UnknownGroup: no such group in this plan.
+            StepError: the step is over and its delta was never read.
+
+        Cost: O(changes), once.
         """
-        if name is not None:
-            if name not in self.groups:
-                raise UnknownGroup(name, list(self.groups))
-            return self.groups[name]
-        for view in self.groups.values():
-            if isinstance(view, GroupView):
-                return view
-        raise UnknownGroup(None, list(self.groups))
+        return self._remember("delta", self._delta)
+
+    # -- whether it still means anything -------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """Whether its cache waits for it: neither committed nor aborted.
+
+        From then on its slots may be another's, and no pass may run on it.
+        """
+        return bool((self._origin or self).is_open)
+
+    @property
+    def gone(self) -> "tuple[Sequence, ...]":
+        """Rows with tokens in it that were released or preempted since: those mean nothing now.
+
+        Their slots may be another's from the next step on. O(rows).
+        """
+        step = self._origin or self
+        if step.core is None:
+            return ()
+        is_row = step.core.is_row
+        rows = zip(step.sequences, step.counts.tolist(), strict=True)
+        return tuple(s for at, (s, count) in enumerate(rows) if count and not is_row(step, at))
 
     def __repr__(self) -> str:
         return f"<Step of {len(self.sequences)} rows and {self.input_ids.size} tokens>"
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _remember(self, name: str, make: Callable[[], T]) -> T:
+        found: T | None = self._values.get(name)
+        if found is None:
+            if self.core is None:
+                raise AttributeError(f"this step was put together without {name}")
+            found = self._values[name] = make()
+        return found
+
+    def _part(self, number: int, more: int = 0) -> Any:
+        """One of the columns of the block; see `octavo.core.rows.Pass`."""
+        at = len(self.core.names) + number * self.count
+        return self.array[at : at + self.count + more]
+
+    def _positions(self) -> Any:
+        at = len(self.core.names) + 7 * self.count + 1
+        return self.array[at : at + self.tokens]
+
+    def _given_group(self, name: str | None) -> Any:
+        groups = self._values["groups"]
+        if name is not None:
+            if name not in groups:
+                raise UnknownGroup(name, list(groups))
+            return groups[name]
+        for view in groups.values():
+            if isinstance(view, GroupView):
+                return view
+        raise UnknownGroup(None, list(groups))
+
+    def _view(self, number: int) -> View:
+        group, n = self.core.groups[number], self.count
+        at = self.core.section(number, n, self.tokens)
+        if group.keeps == KEEPS_TOKENS:
+            self._check_open("tables")
+            name = self.core.names[number]
+            return GroupView(self.slots(name), self.core.gather(self, number), self.core.zeros[:n])
+        if group.keeps == KEEPS_STATE:
+            parts, units = group.parts, group.units
+            source = self.array[at : at + n * parts].reshape(n, parts)
+            at += n * parts
+            table = self.array[at : at + n * units * parts].reshape(n, units, parts)
+            return StateView(source, table, _shut(self.past > 0))
+        self._check_open("tables")
+        lengths, fresh = self.array[at : at + n], self.array[at + n : at + 2 * n]
+        return CrossView(self.core.gather(self, number), lengths, _shut(fresh != 0))
+
+    def _check_open(self, what: str) -> None:
+        """Entries of the core's tables are the step's while it is open."""
+        if not self.is_open:
+            raise StepError(f"this step was committed or aborted before its {what} were read")
+
+    def _moves(self, moves: list[tuple[int, int, int]]) -> dict[str, Copies]:
+        """Each target once: a later copy into a page takes the place of an earlier one."""
+        last = {(number, target): source for number, source, target in moves}
+        found: dict[str, tuple[list[int], list[int]]] = {}
+        for (number, target), source in last.items():
+            sources, targets = found.setdefault(self.core.names[number], ([], []))
+            sources.append(source)
+            targets.append(target)
+        return {name: Copies(_array(a), _array(b)) for name, (a, b) in found.items()}
+
+    def _fresh(self) -> dict[str, Ints]:
+        at = self.core.block_size(self.count, self.tokens)
+        found = {}
+        for number, name in enumerate(self.core.names):
+            count = int(self.array[number])
+            pages = self.array[at : at + count]
+            at += count
+            if name in self.snapshots:
+                pages = _shut(np.concatenate([pages, self.snapshots[name].target]))
+            if pages.size:
+                found[name] = pages
+        return found
+
+    def _delta(self) -> dict[str, Delta]:
+        if self.log is None:
+            return {}
+        self._check_open("changes")
+        found = {}
+        for number, name in enumerate(self.core.names):
+            changed = self.core.delta(self, number)
+            if changed is not None:
+                found[name] = Delta(*map(_shut, changed))
+        return found
+
+
+_ARRAYS = (
+    "input_ids",
+    "counts",
+    "past",
+    "context",
+    "last",
+    "wants_token",
+    "query_start",
+    "positions",
+    "groups",
+    "copies",
+    "snapshots",
+    "fresh",
+    "delta",
+)
+
+
+def _shut(array: Any) -> Any:
+    """The same array, read-only."""
+    array.flags.writeable = False
+    return array
+
+
+def _array(numbers: list[int]) -> Ints:
+    found: Ints = _shut(np.array(numbers, np.int32))
+    return found

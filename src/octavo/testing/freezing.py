@@ -4,25 +4,38 @@ Walks attributes and slots of any object, so it needs to know nothing of what it
 count byte by byte, sets by their members, dicts in order (the order of eviction is often one).
 """
 
-from array import array
 from collections.abc import Mapping
-from types import BuiltinMethodType, FunctionType, MethodType
+from types import (
+    BuiltinMethodType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+)
 from typing import Any
 from weakref import ReferenceType
 
 import numpy as np
 
-from octavo.cache.runs import Run
 from octavo.cache.sequence import Sequence
+from octavo.core.arena import Arena
+from octavo.core.steps import Core
 
 Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
+_FIELDS = (GetSetDescriptorType, MemberDescriptorType)
 CACHED = frozenset(
-    {"__weakref__", "_buffer", "_constants", "_lengths", "_listed", "_possible", "_stored"}
-    | {"_stride", "digests", "late", "tail", "texts"}
+    # remembered, but could be computed again
+    {"__weakref__", "_listed", "_possible", "_values", "names", "fullest", "salt", "code", "tick"}
+    # what one verb writes down for itself
+    | {"stamp", "target", "new", "owed_after", "given", "scratch", "path", "chain", "boundary"}
+    | {"tokens_boundary", "wants", "owed", "run", "alone", "published", "dropped", "repointed"}
+    | {"need", "lack", "pinned", "opening", "due", "mark", "marks"}
+    # where things lie, which no one can see
+    | {"buckets", "following", "dense"}
 )
-"""Attributes that only remember what could be computed again, or hold token ids in two ways."""
+"""Attributes that are no state."""
 
 
 def freeze(thing: object, skip: frozenset[str] = CACHED) -> Frozen:
@@ -39,9 +52,11 @@ def freeze(thing: object, skip: frozenset[str] = CACHED) -> Frozen:
 def _freeze(thing: Any, seen: dict[int, int], skip: frozenset[str]) -> Frozen:
     if isinstance(thing, _PLAIN):
         return thing
-    if isinstance(thing, (np.ndarray, np.generic, array)):
-        array_like = np.asarray(thing)
-        return array_like.shape, array_like.dtype.str, array_like.tobytes()
+    if isinstance(thing, (np.ndarray, np.generic, memoryview)) or hasattr(thing, "suboffsets"):
+        array = np.asarray(thing)
+        return array.shape, array.dtype.str, array.tobytes()
+    if isinstance(thing, Arena):  # what is in use shows in tokens and tables
+        return "arena"
     if isinstance(thing, ReferenceType):
         thing = thing()
     if isinstance(thing, _CODE):
@@ -62,10 +77,21 @@ def _freeze_members(thing: Any, seen: dict[int, int], skip: frozenset[str]) -> F
     values = [(name, getattr(thing, name, None)) for name in _attributes(thing) - skip]
     if isinstance(thing, Sequence):
         values.append(("tokens", None if thing.released else thing.tokens()))
-    if isinstance(thing, Run):
-        values.append(("raw", thing.raw))
+    if isinstance(thing, Core):
+        values.append(("tables", _tables(thing)))
     state = {name: _freeze(value, seen, skip) for name, value in _by_name(values)}
     return type(thing).__name__, state
+
+
+def _tables(core: Core) -> list[Any]:
+    """Token ids and page tables of all rows in use."""
+    rows = [row for row in range(core.rows) if core.limit[row]]
+    held = [row for row in rows if not core.preempted[row]]
+    entries = [
+        [[group.entry(row, c) for c in range(core.columns(group, row))] for group in core.groups]
+        for row in held
+    ]
+    return [rows, [core.tokens(row) for row in rows], entries]
 
 
 def _by_name(values: Any) -> list[tuple[str, Any]]:
@@ -76,6 +102,5 @@ def _by_name(values: Any) -> list[tuple[str, Any]]:
 def _attributes(thing: Any) -> set[str]:
     names = set(getattr(thing, "__dict__", {}))
     for kind in type(thing).__mro__:
-        slots = getattr(kind, "__slots__", ())
-        names |= {slots} if isinstance(slots, str) else set(slots)
-    return names
+        names |= {name for name, value in vars(kind).items() if isinstance(value, _FIELDS)}
+    return names - {"__dict__", "__weakref__"}

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from octavo.cache.cache import Cache
+from octavo.cache.inspection import open_ends, vacant_pages
 
 
 class Unowned(NamedTuple):
@@ -24,26 +25,6 @@ def unowned_slots(cache: Cache, group: str | None = None) -> Unowned:
         group: default: the first token group.
 
     Raises:
-        KeyError: no such group.
+        UnknownGroup: no such group.
     """
-    ledger = cache._ledger
-    number = _number(cache, group)
-    _, published = ledger.pool.state(number)
-    pages = ledger.pool.vacant(number).tolist()
-    ends: dict[int, int] = {}
-    for sequence in cache._home if number in ledger.token_groups else ():
-        column, offset = divmod(sequence.scheduled, ledger.page_size)
-        if offset and not sequence.preempted:
-            page = int(sequence._rows.tables[number][sequence._row, column])
-            if not published[page]:
-                ends[page] = max(offset, ends.get(page, 0))
-    return Unowned(pages, sorted(ends.items()))
-
-
-def _number(cache: Cache, group: str | None) -> int:
-    names = cache._ledger.names
-    if group is None:
-        return (cache._ledger.token_groups or [0])[0]
-    if group not in names:
-        raise KeyError(f"no group {group!r}; groups are {', '.join(names)}")
-    return names.index(group)
+    return Unowned(vacant_pages(cache, group), sorted(open_ends(cache, group).items()))

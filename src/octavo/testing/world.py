@@ -15,9 +15,10 @@ import numpy as np
 
 from octavo.cache.batch import Batch
 from octavo.cache.cache import Cache
-from octavo.cache.committing import Committed
+from octavo.cache.results import Committed
+from octavo.cache.inspection import is_own
 from octavo.cache.identity import Extra, Identity, read_extras
-from octavo.cache.reports import Pin
+from octavo.cache.results import Pin
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.errors import OctavoError, OutOfPages, StepError
@@ -99,8 +100,7 @@ class World:
 
     def writable(self, group: str, page: int) -> bool:
         """Whether a page may be written: one holder, not published."""
-        refs, published = self.cache._ledger.pool.state(self.cache._ledger.names.index(group))
-        return bool(refs[page] == 1 and not published[page])
+        return is_own(self.cache, group, page)
 
     def frozen(self) -> Frozen:
         """All state of the cache, to be compared; what lost handles held is taken back first."""
@@ -208,7 +208,7 @@ class World:
         self.opened.append(opened)
         if batch is not None and what is batch:
             self._follow(batch, step)
-        self.counts["fast extends" if step._batch is not None else "slow extends"] += 1
+        self.counts["extends of lists" if batch is None else "extends of batches"] += 1
         self._note("extend", *_step_arrays(step))
         return opened
 

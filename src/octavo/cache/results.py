@@ -3,8 +3,66 @@
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-from octavo.cache.sequence import Ints
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.cache.sequence import Sequence
 from octavo.errors import StepError
+
+Ints = NDArray[np.int32]
+
+
+class Repointed(NamedTuple):
+    """A table entry moved to an equal page that was published before."""
+
+    sequence: Sequence
+    group: str
+    column: int
+    old: int
+    new: int
+
+
+class Committed(NamedTuple):
+    """What a commit did: pages newly published, entries repointed, pages windows gave back."""
+
+    published: int
+    repointed: tuple[Repointed, ...]
+    dropped: int
+
+
+class Match(NamedTuple):
+    """What the prefix cache holds of a prompt.
+
+    Attributes:
+        tokens: leading tokens whose KV could be reused now.
+        by_group: the same by group name, each for itself.
+        pending: further pages of the prompt that admitted sequences are computing now.
+    """
+
+    tokens: int
+    by_group: dict[str, int]
+    pending: int
+
+
+class Explanation(NamedTuple):
+    """Why a prompt would hit as much as it does; ``str()`` gives the reason.
+
+    Attributes:
+        tokens: leading tokens that would be reused.
+        limit: most that could be: full pages, at least one token left.
+        by_group: tokens each group could serve alone.
+        group: the group that set the boundary; None: the prompt's end did.
+        reason: in words.
+    """
+
+    tokens: int
+    limit: int
+    by_group: dict[str, int]
+    group: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class Fit(NamedTuple):
@@ -57,11 +115,13 @@ class Pin:
 
     Attributes:
         tokens: leading tokens held.
-        pages: the pages held, by group number.
+        pages: the pages held, by group number; read-only.
     """
 
     def __init__(self, tokens: int, pages: list[Ints], unpin: "Callable[[Pin], None]") -> None:
-        self.tokens, self.pages, self._unpin = tokens, pages, unpin
+        for held in pages:
+            held.flags.writeable = False
+        self.tokens, self.pages, self._unpin = tokens, tuple(pages), unpin
         self._held = True
 
     def __enter__(self) -> Self:

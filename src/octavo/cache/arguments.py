@@ -1,0 +1,219 @@
+"""What verbs are given, read into the numbers the core takes, and checked.
+
+Arrays and lists of plain ints are read as they stand; whatever else a caller may pass is looked at
+entry by entry, which finds what is wrong.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.cache.step import Step
+from octavo.checks import Ints, Tokens, check_int, check_tokens
+from octavo.core.arena import view
+from octavo.core.rows import Refused
+from octavo.core.steps import Core
+from octavo.errors import LengthError, TokenError
+
+Counts = int | Iterable[int] | NDArray[np.integer[Any]]
+Learned = NDArray[np.integer[Any]] | Items[Any] | tuple[Items[int], Items[int]] | None
+MOST = 2**31 - 1
+
+
+class Prompt(NamedTuple):
+    """Token ids where they belong to nobody yet: where in the core's arena, and how many."""
+
+    begin: int
+    length: int
+
+
+def read_prompt(core: Core, tokens: Tokens) -> Prompt:
+    """A prompt's ids. O(len(tokens)).
+
+    Raises:
+        TokenError: an entry is no token id. LengthError: there are none.
+    """
+    given: Any = tokens
+    if not (type(given) is list and given):
+        given = numbers(check_tokens(given))
+        if not len(given):
+            raise LengthError("len(tokens)", 0, 1, None, "a prompt has at least one token")
+    try:
+        return Prompt(core.read(given, len(given)), len(given))
+    except Refused:
+        ids = check_tokens(tokens)  # names the entry, or takes what is like an int
+        return Prompt(core.read(numbers(ids), ids.size), ids.size)
+
+
+def numbers(array: NDArray[Any]) -> Any:
+    """The numbers of an int32 array, for the core. O(1), where it has to be copied O(n)."""
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        array = array.copy()
+    return view(array)
+
+
+class Spread(NamedTuple):
+    """How many positions each row of a step gets: one number for all, or int32[rows] as numbers."""
+
+    each: int
+    counts: Any
+
+
+def read_counts(counts: Counts, rows: int) -> Spread:
+    """New positions of each row of a step. O(rows).
+
+    Raises:
+        LengthError: a count is no int of at least 0, there are not ``rows``, or all are 0.
+    """
+    if type(counts) is int and 0 < counts <= MOST:
+        return Spread(counts, None)
+    array = _int32(counts, rows)
+    if array is None or not array.any():
+        array = np.minimum(_check_counts(counts, rows), MOST).astype(np.int32)
+    return Spread(0, numbers(array))
+
+
+def _check_counts(counts: Counts, rows: int) -> NDArray[Any]:
+    """`read_counts` one by one."""
+    if isinstance(counts, Iterable):
+        items = counts.tolist() if isinstance(counts, np.ndarray) else list(counts)
+    else:
+        items = [counts] * rows
+    if not isinstance(items, list) or len(items) != rows:
+        size = len(items) if isinstance(items, list) else 0
+        raise LengthError("len(counts)", size, rows, rows, "one count a row")
+    checked = [check_int("count", item, 0) for item in items]
+    if not any(checked):
+        raise LengthError("sum(counts)", 0, 1, None, "at least one row must take part in a step")
+    return np.array(checked, object)
+
+
+def _int32(items: Any, rows: int) -> NDArray[np.int32] | None:
+    """``items`` as int32[rows], where they are so many plain ints of 0 or more; else None."""
+    if type(items) is list:
+        if len(items) != rows or set(map(type, items)) != {int}:
+            return None
+        if not 0 <= min(items) <= max(items) <= MOST:
+            return None
+        return np.array(items, np.int32)
+    if not isinstance(items, np.ndarray) or items.shape != (rows,) or items.dtype.kind not in "iu":
+        return None
+    if int(items.min()) < 0 or int(items.max()) > MOST:
+        return None
+    return items.astype(np.int32, copy=False)
+
+
+class News(NamedTuple):
+    """Token ids newly known, as numbers.
+
+    Attributes:
+        ids: without ``counts`` one a row, ignored where the step wants none, or none at all.
+        counts: how many of ``ids`` each row learns; None: as above.
+    """
+
+    ids: Any
+    counts: Any
+
+
+def read_learned(core: Core, tokens: Learned, step: Step) -> News:
+    """Token ids newly known, row by row. O(rows + tokens).
+
+    Args:
+        tokens: one id a row (ignored where ``step.wants_token`` is False); or an array a row; or
+            (flat ids, counts a row); or None: nothing is learned.
+
+    Raises:
+        TokenError: an entry is no token id.
+        LengthError: not one entry a row, or the counts do not sum to the ids.
+    """
+    rows = step.count
+    if tokens is None:
+        return News(core.nothing, None)
+    if isinstance(tokens, np.ndarray) and tokens.shape == (rows,):
+        if tokens.dtype == np.int32:
+            return News(numbers(tokens), None)
+        if tokens.dtype.kind in "iu":
+            return _wanted(tokens, step)
+    if type(tokens) is list and len(tokens) == rows:
+        try:
+            return News(core.listed(tokens), None)
+        except Refused:  # one entry a row of another kind, or one that no row wants
+            pass
+    if isinstance(tokens, tuple) and len(tokens) == 2 and not hasattr(tokens[0], "__index__"):
+        ids = check_tokens(tokens[0])
+        return News(numbers(ids), numbers(_sizes(tokens[1], rows, ids.size)))
+    if not isinstance(tokens, Iterable):
+        raise LengthError("tokens", tokens, None, None, "one entry a row of the step")
+    items = list(tokens)
+    if len(items) != rows:
+        raise LengthError("len(tokens)", len(items), rows, rows, "one entry a row of the step")
+    if all(issubclass(kind, Iterable) for kind in set(map(type, items))):
+        return _joined(items)
+    wants = step.wants_token.tolist()
+    wanted = [item if want else 0 for item, want in zip(items, wants, strict=True)]
+    array = np.asarray(wanted) if isinstance(tokens, np.ndarray) else wanted
+    return News(numbers(check_tokens(array)), None)
+
+
+def _wanted(tokens: NDArray[Any], step: Step) -> News:
+    """The id of each row that wants one, of integers of any size."""
+    return News(numbers(check_tokens(np.where(step.wants_token, tokens, 0))), None)
+
+
+def _joined(items: list[Any]) -> News:
+    """One entry a row, each some token ids."""
+    if set(map(type, items)) == {list}:
+        try:
+            ids = check_tokens(list(chain.from_iterable(items)))
+        except TokenError:
+            for item in items:  # says where in its row
+                check_tokens(item)
+            raise
+    else:
+        items = [check_tokens(item) for item in items]
+        ids = np.concatenate(items)
+    return News(numbers(ids), numbers(np.array([len(item) for item in items], np.int32)))
+
+
+def _sizes(counts: Items[int], rows: int, ids: int) -> Ints:
+    """``counts`` as int32[rows]; they sum to ``ids``."""
+    listed = np.asarray(counts)
+    sizes = _int32(listed, rows)
+    if sizes is None:
+        checked = [check_int("count", c, 0) for c in np.atleast_1d(listed).tolist()]
+        total, found = sum(checked), len(checked)
+    else:
+        total, found = int(sizes.sum(dtype=np.int64)), rows
+    if sizes is None or total != ids:
+        raise LengthError("sum(counts)", total, ids, ids, f"{ids} ids for {found} of {rows} rows")
+    return sizes
+
+
+def read_kept(kept: Counts | None, step: Step) -> Any:
+    """Positions of the step whose KV is kept, int32[rows] as numbers; None: all. O(rows).
+
+    Raises:
+        LengthError: not one entry a row, or an entry outside 0..count.
+    """
+    if kept is None:
+        return None
+    if not isinstance(kept, Iterable):
+        raise LengthError("kept", kept, None, None, "one entry a row of the step")
+    items = kept if isinstance(kept, np.ndarray) else list(kept)
+    plain = _int32(items, step.count)
+    if plain is None or (plain > step.counts).any():
+        plain = _each_kept(items, step.counts.tolist())
+    return numbers(plain)
+
+
+def _each_kept(kept: NDArray[Any] | list[Any], counts: list[int]) -> Ints:
+    """`read_kept` one by one, which finds what is wrong."""
+    items = kept.tolist() if isinstance(kept, np.ndarray) else kept
+    if not isinstance(items, list) or len(items) != len(counts):
+        raise LengthError("len(kept)", np.size(items), len(counts), len(counts), "one entry a row")
+    pairs = zip(items, counts, strict=True)
+    return np.array([check_int("kept", item, 0, count) for item, count in pairs], np.int32)

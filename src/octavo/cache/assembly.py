@@ -1,0 +1,76 @@
+"""The core of a cache, put together from its plan."""
+
+from octavo.cache.policies import Policy, find_policy
+from octavo.checks import check_int
+from octavo.core.arena import Arena
+from octavo.core.groups import KEEPS_CROSS, KEEPS_STATE, KEEPS_TOKENS, Group
+from octavo.core.index import PrefixIndex
+from octavo.core.pages import Pool
+from octavo.core.rows import Places
+from octavo.core.sequences import NEVER
+from octavo.core.steps import Core
+from octavo.errors import PlanError
+from octavo.model.lifetimes import Chunked, Window
+from octavo.planner.plan import Plan
+from octavo.planner.pools import GroupPlan
+
+_KEEPS = {"tokens": KEEPS_TOKENS, "state": KEEPS_STATE, "cross": KEEPS_CROSS}
+_LEAST = -(2**63)
+
+
+def assemble(
+    plan: Plan, policy: str | Policy, rows: int, rollback: int, *, publishes: bool
+) -> Core:
+    """An empty core of ``rows`` rows. O(1): memory is touched when it is used.
+
+    Raises:
+        PlanError: no such policy, or more slots than int32 has.
+        LengthError: the policy's lanes are out of range.
+    """
+    plans = list(plan.groups.values())
+    ids, places = Arena(rows), Places(rows)
+    index = PrefixIndex(plan.page_size, len(plans), ids)
+    pool = _make_pool(plan, plans, index, find_policy(policy))
+    if (max(space.size for space in pool.spaces) + 1) * plan.page_size > NEVER:
+        right = f"pages of {plan.page_size} tokens have at most {NEVER} slots"
+        raise PlanError("num_pages", plan.num_pages, right)
+    groups = [
+        _make_group(number, group, plan.page_size, rows, rollback, pool, index, places)
+        for number, group in enumerate(plans)
+    ]
+    names = list(plan.groups)
+    return Core(plan.page_size, rows, index, pool, groups, ids, places, rollback, publishes, names)
+
+
+def _make_pool(plan: Plan, plans: list[GroupPlan], index: PrefixIndex, policy: Policy) -> Pool:
+    lanes = check_int("lanes", policy.lanes, 1, 100)
+    first, again = (
+        check_int("lane", policy.lane(reused=reused), 1, lanes) for reused in (False, True)
+    )
+    per_parent = [group.pages_per_parent for group in plans] if plan.packed else []
+    parents = plan.num_pages - 1
+
+    def excess(lane: int, waiting: int) -> int:
+        answer = policy.excess(lane, waiting, parents)
+        return max(0, min(waiting, check_int("excess", answer, _LEAST)))
+
+    return Pool(parents, per_parent, len(plans), index, lanes + 1, first, again, excess)
+
+
+def _make_group(
+    number: int,
+    plan: GroupPlan,
+    size: int,
+    rows: int,
+    rollback: int,
+    pool: Pool,
+    index: PrefixIndex,
+    places: Places,
+) -> Group:
+    lifetime = plan.lifetime
+    window = min(lifetime.window, NEVER) if isinstance(lifetime, Window) else 0
+    chunk = min(lifetime.chunk, NEVER) if isinstance(lifetime, Chunked) else 0
+    sinks = min(-(-lifetime.sinks // size), NEVER)
+    keeps, units = _KEEPS[lifetime.form], rollback + 1
+    parts = plan.parts if keeps == KEEPS_STATE else 1
+    return Group(number, keeps, window, chunk, sinks, parts, units, size, rows, pool, index, places)

@@ -1,0 +1,56 @@
+"""A cache seen from inside, page by page: what tests and tools ask that no verb answers.
+
+Reads the core; changes nothing.
+"""
+
+import numpy as np
+
+from octavo.cache.cache import Cache
+from octavo.core.groups import KEEPS_TOKENS
+from octavo.errors import UnknownGroup
+
+
+def group_number(cache: Cache, name: str | None) -> int:
+    """The place of a group among the plan's; default: the first that keeps tokens. O(groups).
+
+    Raises:
+        UnknownGroup: no such group.
+    """
+    names = list(cache.plan.groups)
+    if name is None:
+        kept = [group.number for group in cache._core.groups if group.keeps == KEEPS_TOKENS]
+        return int(kept[0]) if kept else 0
+    if name not in names:
+        raise UnknownGroup(name, names)
+    return names.index(name)
+
+
+def is_own(cache: Cache, group: str, page: int) -> bool:
+    """Whether a page of a group may be written: one holder, not published. O(1)."""
+    space = cache._core.pool.spaces[group_number(cache, group)]
+    return bool(space.holders[page] == 1 and not space.node[page])
+
+
+def vacant_pages(cache: Cache, group: str | None = None) -> list[int]:
+    """Pages of a group that hold nothing, in parents no other group is bound to. O(pages)."""
+    number, pool = group_number(cache, group), cache._core.pool
+    space, owner = pool.spaces[number], np.asarray(pool.owner)
+    vacant = (np.asarray(space.holders)[1:] == 0) & (np.asarray(space.node)[1:] == 0)
+    mine = (owner == 0) | (owner == number + 1) if pool.packed else owner >= 0
+    found: list[int] = (np.flatnonzero(vacant & mine.repeat(space.per_parent)) + 1).tolist()
+    return found
+
+
+def open_ends(cache: Cache, group: str | None = None) -> dict[int, int]:
+    """Open pages that are not published, and the offset each is written at next. O(sequences)."""
+    number, core = group_number(cache, group), cache._core
+    ends: dict[int, int] = {}
+    if core.groups[number].keeps != KEEPS_TOKENS:
+        return ends
+    for sequence in cache._sequences():
+        column, offset = divmod(sequence.scheduled, core.size)
+        if offset and not sequence.preempted:
+            page = core.groups[number].entry(sequence.row, column)
+            if not core.pool.spaces[number].node[page]:
+                ends[page] = max(offset, ends.get(page, 0))
+    return ends

@@ -1,0 +1,184 @@
+"""What is published of a prompt: found, explained, and held by sequences and pins.
+
+Composes the index and what is promised for `Cache.admit`, `resume`, `pin`, `peek` and `fits`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from octavo.cache.identity import Identity
+from octavo.cache.results import Explanation, Match
+from octavo.core.groups import KEEPS_STATE
+from octavo.core.sequences import NEVER
+from octavo.core.steps import Core
+
+GRID_STEP = (21, 20)
+"""Most a grid boundary may be of the one before, as a fraction: 1.05."""
+Pages = list[list[int]]
+"""By group number, physical pages."""
+
+
+class Hit(NamedTuple):
+    """What the index holds of a prompt, in pages.
+
+    Attributes:
+        boundary: pages all groups can serve; the core's path has their nodes until the next match.
+        by_group: pages each group could serve alone, by number.
+        tokens_boundary: pages all token groups could serve, states apart.
+        chain: known nodes.
+        most: full pages there could be: at least one token is left to compute.
+    """
+
+    boundary: int
+    by_group: list[int]
+    tokens_boundary: int
+    chain: int
+    most: int
+
+
+class Prefixes:
+    """Finds prefixes for one cache.
+
+    Args:
+        core: what the cache owns.
+        grid: whether states are kept on a geometric grid as well.
+    """
+
+    def __init__(self, core: Core, *, grid: bool) -> None:
+        self._core, self._grid = core, grid
+
+    def find(self, begin: int, length: int, identity: Identity, *, reuse: bool = True) -> Hit:
+        """The hit of the ids at ``begin``; leaves its nodes in the core's path. O(length)."""
+        core = self._core
+        most = shareable_pages(identity, length - 1, core.size) if length else 0
+        known = core.index.roots.get(identity.root, -1) if identity.root else 0
+        root = known if reuse else -1
+        core.match(begin, most, root, self._known_tags(identity, most))
+        alone = [int(group.alone) for group in core.groups]
+        return Hit(core.boundary, alone, core.tokens_boundary, core.chain, most)
+
+    def pages(self, hit: Hit, identity: Identity) -> Pages:
+        """Pages by group that a sequence at the hit's boundary holds, its cross input's too.
+
+        The hit is the core's last. O(pages).
+        """
+        core = self._core
+        if not core.publishes:
+            return [[] for _ in core.groups]
+        root = core.index.roots.get(identity.root, -1) if identity.root else 0
+        return [core.hit(group, hit.boundary, root) for group in core.groups]
+
+    def afford(
+        self, begin: int, length: int, identity: Identity, is_short: Callable[[Pages], bool]
+    ) -> Hit | None:
+        """The hit of a prompt, or as much of it as can be held; the core's last match is it.
+
+        Args:
+            is_short: whether holding such pages would leave less than what is promised.
+
+        Returns:
+            None: not even its cross input can be held.
+        """
+        hit = self.find(begin, length, identity)
+        if not self._core.guaranteed or not is_short(self.pages(hit, identity)):
+            return hit
+        low, high, size = 0, hit.boundary - 1, self._core.size
+        while low < high:  # pages that can be afforded, by bisection
+            middle = (low + high + 1) // 2
+            found = self.find(begin, middle * size + 1, identity)
+            if is_short(self.pages(found, identity)):
+                high = middle - 1
+            else:
+                low = middle
+        hit = self.find(begin, min(length, low * size + 1), identity)
+        return None if is_short(self.pages(hit, identity)) else hit
+
+    def hold_tags(self, row: int, identity: Identity) -> None:
+        """Let a row name the media of its pages, and where their content is unknown. O(media)."""
+        core = self._core
+        until = identity.shared_until
+        core.shared[row] = NEVER if until is None else until
+        if identity.media:
+            hold = core.index.tags.hold
+            core.tags[row] = {c: hold(key) for c, key in _media_keys(identity, core.size).items()}
+
+    def _known_tags(self, identity: Identity, columns: int) -> dict[int, int] | None:
+        if not identity.media:
+            return None
+        keys = _media_keys(identity, self._core.size)
+        find = self._core.index.tags.find
+        return {column: find(key) for column, key in keys.items() if column < columns}
+
+    def set_stops(self, row: int, boundary: int) -> None:
+        """Ask for states where other prompts are likely to branch off. O(stops)."""
+        core = self._core
+        if not core.states or not core.publishes or core.private[row]:
+            return
+        last, branch = int(core.prompt[row]), int(core.branch[row])
+        columns = {last, branch}
+        if self._grid:
+            columns |= set(grid_columns(last))
+        core.stop_at(row, {column * core.size for column in columns if column > boundary})
+
+    # -- what a caller is shown ----------------------------------------------------------------
+
+    def match(self, hit: Hit, pending: int) -> Match:
+        """The hit in tokens."""
+        return Match(hit.boundary * self._core.size, self._by_group(hit), pending)
+
+    def pending(self, begin: int, hit: Hit, length: int, same: list[int]) -> int:
+        """Further pages of a prompt that rows of the ``same`` identity are computing now."""
+        core = self._core
+        if not core.publishes or hit.most <= hit.boundary:
+            return 0
+        best = max((core.common(row, begin, length) for row in same), default=0)
+        return max(0, min(best // core.size, hit.most) - hit.boundary)
+
+    def explain(self, hit: Hit, length: int) -> Explanation:
+        """The hit in words."""
+        core, by_group = self._core, self._by_group(hit)
+        tokens, limit = hit.boundary * core.size, hit.most * core.size
+        if hit.boundary == hit.most:
+            reason = f"{tokens} of {length} tokens: all full pages, one token left to compute"
+            return Explanation(tokens, limit, by_group, None, reason)
+        if all(pages == hit.chain for pages in hit.by_group):
+            reason = f"{tokens} of {limit} tokens: no prompt that goes on like this is kept"
+            return Explanation(tokens, limit, by_group, None, reason)
+        number = min(range(len(hit.by_group)), key=hit.by_group.__getitem__)
+        reason = f"{tokens} of {limit} tokens; group {core.names[number]} set the boundary: "
+        reason += self._why(hit, number)
+        return Explanation(tokens, limit, by_group, core.names[number], reason)
+
+    def _why(self, hit: Hit, number: int) -> str:
+        core = self._core
+        if core.groups[number].keeps == KEEPS_STATE and hit.tokens_boundary > hit.boundary:
+            at = hit.tokens_boundary * core.size
+            return f"no state was kept at {at}; one is taken when a prompt that branches there runs"
+        return f"its pages before {hit.chain * core.size} were given up"
+
+    def _by_group(self, hit: Hit) -> dict[str, int]:
+        tokens = [pages * self._core.size for pages in hit.by_group]
+        return dict(zip(self._core.names, tokens, strict=True))
+
+
+def shareable_pages(identity: Identity, length: int, page_size: int) -> int:
+    """Full pages below ``length`` whose content is known. O(media)."""
+    until = identity.shared_until
+    return (length if until is None else min(length, until)) // page_size
+
+
+def _media_keys(identity: Identity, page_size: int) -> dict[int, object]:
+    """By column, what tells pages with media from their like in tokens. O(their pages)."""
+    columns = set[int]()
+    for item in identity.media:
+        columns.update(range(item.start // page_size, -(-item.stop // page_size)))
+    return {c: identity.page_key(c * page_size, (c + 1) * page_size) for c in sorted(columns)}
+
+
+def grid_columns(last: int) -> list[int]:
+    """Boundaries, in columns up to ``last``, each at most 1.05 of the one before. O(log last)."""
+    columns, at = [], 1
+    while at <= last:
+        columns.append(at)
+        at = max(at + 1, at * GRID_STEP[0] // GRID_STEP[1])
+    return columns

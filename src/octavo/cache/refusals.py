@@ -1,0 +1,80 @@
+"""What the core refuses, as octavo's errors: the same facts in words."""
+
+from collections.abc import Sequence as Items
+from typing import Any
+
+from octavo.cache.arguments import Spread
+from octavo.cache.sequence import Sequence
+from octavo.core import rows as why
+from octavo.core.groups import KEEPS_STATE
+from octavo.core.steps import Core
+from octavo.errors import (
+    CapacityError,
+    DuplicateSequence,
+    LengthError,
+    OctavoError,
+    OutOfPages,
+    RollbackUnsupported,
+    StaleSequence,
+    StepError,
+    TokenError,
+)
+from octavo.planner.plan import Plan
+
+
+def out_of_pages(core: Core, need: int) -> OutOfPages:
+    """The pool's answer to what it was asked last. O(groups)."""
+    pool = core.pool
+    short = dict(zip(core.names, map(int, pool.lack), strict=True))
+    return OutOfPages(need, pool.free(), pool.quiet, short)
+
+
+def extend_error(
+    core: Core, refused: why.Refused, sequences: Items[Sequence], spread: Spread
+) -> OctavoError:
+    """Why no step could be made of ``sequences`` with so many positions."""
+    if refused.why == why.PAGES:
+        return out_of_pages(core, refused.value)
+    sequence = sequences[refused.place]
+    if refused.why == why.GONE:
+        return StaleSequence(sequence.id)
+    if refused.why == why.PREEMPTED:
+        return StepError(f"sequence {sequence.id!r} is preempted; resume it first")
+    if refused.why == why.TWICE:
+        return DuplicateSequence(sequence.id, "stands in two rows")
+    if refused.why == why.STATE_LOST:
+        return StepError(f"the state of {sequence.id!r} went with an aborted step: commit first")
+    if refused.why == why.LIMIT:
+        limit = f"the limit of sequence {sequence.id!r}"
+        return CapacityError("length", refused.value, sequence.limit, limit)
+    if refused.why == why.AHEAD:
+        words = f"sequence {sequence.id!r} knows {sequence.length} tokens"
+        return LengthError("count", refused.value, 0, refused.bound, words)
+    if refused.why == why.DRAFTS:
+        name = core.names[[bool(group.keeps == KEEPS_STATE) for group in core.groups].index(True)]
+        return RollbackUnsupported(name, refused.value - core.rollback)
+    most = spread.each if spread.counts is None else max(spread.counts)
+    return CapacityError("length", sequence.scheduled + most, sequence.limit, "its limit")
+
+
+def commit_error(core: Core, plan: Plan, refused: why.Refused, step: Any, ids: Any) -> OctavoError:
+    """Why a step could not be committed with ``ids``."""
+    if refused.why == why.TOKEN:
+        return TokenError(refused.place, ids[refused.place])
+    if refused.why == why.WINDOW:
+        return rollback_error(core, plan, refused)
+    sequence = step.sequences[refused.place]
+    if refused.why == why.LEARNS:
+        limit = f"the limit of sequence {sequence.id!r}"
+        return CapacityError("length", refused.value, sequence.limit, limit)
+    if refused.why == why.LATER:
+        return StepError(f"a later step of {sequence.id!r} is open: all its positions stay")
+    words = f"sequence {sequence.id!r} would have KV for tokens it does not know"
+    return LengthError("computed", refused.value, 0, refused.bound, words)
+
+
+def rollback_error(core: Core, plan: Plan, refused: why.Refused) -> RollbackUnsupported:
+    """A window gave back what a query would see again; says how far it can go back."""
+    name = core.names[refused.place]
+    dropped = int(core.groups[refused.place].first[refused.value]) * core.size
+    return RollbackUnsupported(name, plan.groups[name].lifetime.first_after(dropped))

@@ -1,0 +1,34 @@
+cimport cython
+from octavo.core.arena cimport Arena
+from octavo.core.index cimport PrefixIndex
+from octavo.core.pages cimport Pool, Space
+from octavo.core.rows cimport Places
+
+@cython.final
+cdef class Group:
+    cdef public int number, keeps, window, chunk, sinks, parts, units, size, run, alone, in_flight
+    cdef public long long most
+    cdef public Pool pool
+    cdef public PrefixIndex index
+    cdef public Places places
+    cdef public Arena table
+    cdef public int[::1] first
+    cdef Space space(self)
+    cpdef bint slides(self) except -1
+    cpdef int floor(self, long long position) except -1
+    cpdef int entry(self, int row, int column) except -1
+    cpdef void put(self, int row, int column, int page) except *
+    @cython.locals(page=int)
+    cpdef int take(self, int row, int column) except -1
+    @cython.locals(begin="long long", column=int, page=int)
+    cpdef void cut(self, int row, int low, int high) except *
+    @cython.locals(page=int)
+    cpdef int open_page(self, int row, int position) except -1
+    @cython.locals(space=Space)
+    cpdef bint is_shared(self, int page) except -1
+    cpdef bint must_drop(self, int row, long long position) except -1
+    @cython.locals(stop=int, start=int, count=int, from_prompt=int, from_branch=int, warm=int, column=int, page=int, marked=bint)
+    cpdef int slide(self, int row, long long position, int prompt, int branch) except -1
+    cpdef int unit(self, int length) except -1
+    @cython.locals(column=int, page=int)
+    cpdef list held(self, int row, int columns)

@@ -1,0 +1,252 @@
+"""The prefix index: pages of tokens after pages of tokens, exact by value.
+
+A *node* is one page of tokens in one context: the node before it, the page's token ids, and a *tag*
+for the media in it. All are compared by value, so that no collision of hashes ever returns another
+page. Roots stand before the first page: node 0, and one for each set of salts and adapters.
+
+A node stays while something stands on it: a child, a page of a group, or a sequence. So the number
+of a node means one context for as long as anything names it; afterwards it is used again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+
+from octavo.core import nocython as cython
+from octavo.core.arena import Arena, copy, ints, larger
+
+
+class Tags:
+    """Small numbers for things compared by value; 0 is nothing. A number is kept while it is used.
+
+    Attributes:
+        number: by thing.
+        thing: by number.
+        users: by number, how many use it.
+    """
+
+    def __init__(self) -> None:
+        self.number: dict[Hashable, int] = {}
+        self.thing: list[Hashable] = [None]
+        self.users: list[int] = [1]
+        self.spare: list[int] = []
+
+    def find(self, thing: Hashable) -> int:
+        """Its number, or -1 where nobody uses it. O(1)."""
+        return self.number.get(thing, -1)
+
+    def hold(self, thing: Hashable) -> int:
+        """Its number, which has one user more. O(1)."""
+        tag = self.number.get(thing, -1)
+        if tag < 0:
+            if self.spare:
+                tag = self.spare.pop()
+                self.thing[tag] = thing
+            else:
+                tag = len(self.thing)
+                self.thing.append(thing)
+                self.users.append(0)
+            self.number[thing] = tag
+        self.users[tag] += 1
+        return tag
+
+    def keep(self, tag: int) -> None:
+        """One user more. O(1)."""
+        self.users[tag] += 1
+
+    def drop(self, tag: int) -> None:
+        """One user less. O(1)."""
+        self.users[tag] -= 1
+        if self.users[tag] == 0:
+            del self.number[self.thing[tag]]
+            self.thing[tag] = None
+            self.spare.append(tag)
+
+
+class PrefixIndex:
+    """Nodes in a hash table, and the page each has in each group.
+
+    Args:
+        size: tokens of a page.
+        groups: how many groups have pages.
+        ids: the arena of token ids; tokens are named by where they lie in it.
+
+    Attributes:
+        parent, code, tag: by node, what it is.
+        users: by node, how much stands on it.
+        following: by node, the next one in its bucket, or among the spare ones.
+        held: page of ``node * groups + group``, of a state or cross input its first; 0: none.
+        tokens: ids of ``node * size`` and behind.
+        bundles: by group, of states and cross inputs: all pages by node, used longest ago first.
+        roots: node by root key; ``keys`` is its inverse.
+        names: digests by node, as far as somebody has asked for them; see `octavo.cache.events`.
+    """
+
+    def __init__(self, size: int, groups: int, ids: Arena) -> None:
+        self.size = size
+        self.groups = groups
+        self.ids = ids
+        self.parent = ints(64)
+        self.code = ints(64)
+        self.tag = ints(64)
+        self.users = ints(64)
+        self.following = ints(64)
+        self.held = ints(64 * groups)
+        self.tokens = ints(64 * size)
+        self.buckets = ints(128)
+        self.salt = int.from_bytes(os.urandom(3))  # so that nobody can aim at one bucket
+        self.end = 1
+        self.spare = 0
+        self.count = 0
+        self.users[0] = 1
+        self.tags = Tags()
+        self.bundles: list[dict[int, tuple[int, ...]]] = [{} for _ in range(groups)]
+        self.roots: dict[Hashable, int] = {}
+        self.keys: dict[int, Hashable] = {}
+        self.names: dict[int, bytes] = {}
+
+    def hash(self, parent: int, tag: int, at: int) -> int:
+        """Of a page of tokens; differs between the two modes, which nothing shows."""
+        if not cython.compiled:
+            return hash((parent, tag, bytes(self.ids.data[at : at + self.size]))) & 0x7FFFFFFF
+        code = self.salt + parent * 31 + tag
+        for i in range(at, at + self.size):
+            code = (code ^ self.ids.data[i]) * 0x5BD1E995
+            code ^= code >> 29
+        return code & 0x7FFFFFFF
+
+    def find(self, parent: int, tag: int, code: int, at: int) -> int:
+        """The node of the page of tokens at ``at`` after ``parent``, or 0. O(size)."""
+        node = self.buckets[code % len(self.buckets)]
+        while node:
+            if (
+                self.code[node] == code
+                and self.parent[node] == parent
+                and self.tag[node] == tag
+                and self.same(node, at)
+            ):
+                return node
+            node = self.following[node]
+        return 0
+
+    def same(self, node: int, at: int) -> bool:
+        """Whether the node's tokens are those at ``at``. O(size)."""
+        own = node * self.size
+        if not cython.compiled:
+            return self.tokens[own : own + self.size] == self.ids.data[at : at + self.size]
+        for i in range(self.size):
+            if self.tokens[own + i] != self.ids.data[at + i]:
+                return False
+        return True
+
+    def add(self, parent: int, tag: int, code: int, at: int) -> int:
+        """A new node, on which nothing stands yet. Amortised O(size)."""
+        node = self.new()
+        copy(self.tokens, node * self.size, self.ids.data, at, self.size)
+        self.parent[node] = parent
+        self.code[node] = code
+        self.tag[node] = tag
+        if tag:
+            self.tags.keep(tag)
+        self.users[parent] += 1
+        bucket = code % len(self.buckets)
+        self.following[node] = self.buckets[bucket]
+        self.buckets[bucket] = node
+        return node
+
+    def enter_root(self, key: Hashable) -> int:
+        """The root of sequences with this key, made where there is none. O(1)."""
+        if key == ():
+            return 0
+        node = self.roots.get(key, 0)
+        if node == 0:
+            node = self.new()
+            self.roots[key] = node
+            self.keys[node] = key
+            self.parent[node] = -1
+        return node
+
+    def new(self) -> int:
+        """A number that names no node."""
+        node = self.spare
+        if node:
+            self.spare = self.following[node]
+        else:
+            if self.end == len(self.parent):
+                self.grow()
+            node = self.end
+            self.end += 1
+        self.users[node] = 0
+        self.count += 1
+        return node
+
+    def leave(self, node: int) -> None:
+        """One that stood on a node goes; a node on which nothing stands goes too, then its parent.
+
+        Amortised O(1).
+        """
+        self.users[node] -= 1
+        while node and self.users[node] == 0:
+            parent = self.parent[node]
+            if parent < 0:
+                del self.roots[self.keys.pop(node)]
+            else:
+                self.unlink(node)
+            if self.names:
+                self.names.pop(node, None)
+            self.following[node] = self.spare
+            self.spare = node
+            self.count -= 1
+            if parent < 0:
+                return
+            node = parent
+            self.users[node] -= 1
+
+    def unlink(self, node: int) -> None:
+        """Out of its bucket."""
+        bucket = self.code[node] % len(self.buckets)
+        other = self.buckets[bucket]
+        if other == node:
+            self.buckets[bucket] = self.following[node]
+        else:
+            while self.following[other] != node:
+                other = self.following[other]
+            self.following[other] = self.following[node]
+        if self.tag[node]:
+            self.tags.drop(self.tag[node])
+
+    def ancestor(self, node: int, steps: int) -> int:
+        """The node ``steps`` pages before. O(steps)."""
+        for _ in range(steps):
+            node = self.parent[node]
+        return node
+
+    def copies(self, node: int) -> int:
+        """Groups in which the node has a page. O(groups)."""
+        count = 0
+        for group in range(self.groups):
+            if self.held[node * self.groups + group]:
+                count += 1
+        return count
+
+    def grow(self) -> None:
+        """Room for twice as many nodes, of which all are in use or spare."""
+        old, count = self.end, 2 * len(self.parent)
+        self.parent = larger(self.parent, old, count)
+        self.code = larger(self.code, old, count)
+        self.tag = larger(self.tag, old, count)
+        self.users = larger(self.users, old, count)
+        self.following = larger(self.following, old, count)
+        self.held = larger(self.held, old * self.groups, count * self.groups)
+        self.tokens = larger(self.tokens, old * self.size, count * self.size)
+        buckets = ints(2 * count)
+        for bucket in range(len(self.buckets)):
+            node = self.buckets[bucket]
+            while node:
+                following = self.following[node]
+                place = self.code[node] % len(buckets)
+                self.following[node] = buckets[place]
+                buckets[place] = node
+                node = following
+        self.buckets = buckets

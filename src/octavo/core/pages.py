@@ -1,0 +1,601 @@
+"""The pages of all groups: free, live, or evictable in the order they were let go.
+
+Pages are cut from *parents* of one size, K of a group's pages from each; where all groups share one
+id space, K is 1 and a parent is a page::
+
+    parent          0           1           2          a parent is free, or bound to one group while
+    page, K = 1     1           2           3          any of its pages is live or evictable
+    page, K = 3     1 2 3       4 5 6       7 8 9      page = 1 + parent * K + k; 0 is the null page
+
+A page is *live* while somebody holds it, *evictable* when nobody does and a node stands for it, and
+*vacant* otherwise. A bound parent without a live page is *quiet*: it waits in a lane, first in first
+out, and is given up whole, the lowest lane first. An evictable page whose parent has live pages waits
+in a lane of its group, and a page that is taken comes, in this order, from
+
+1. the fullest parent of the group that has live and vacant pages,
+2. a quiet parent of the group with vacant pages or a free parent, while what is still `due` fits,
+3. the group's evictable page beside live ones that was let go first,
+4. the quiet parent that was let go first, whichever group it is bound to.
+
+Knows no sequences and no order of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from octavo.core.arena import ints, longs, view
+from octavo.core.index import PrefixIndex
+from octavo.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from octavo.core.arena import Ints
+
+Excess = Callable[[int, int], int]
+Removed = Callable[[int, int, bool], None]
+
+
+def small(count: int) -> Ints:
+    """``count`` zeros of 8 bits. O(1)."""
+    return view(bytearray(count))
+
+
+class Space:
+    """The ids of one group, or of all groups where a parent is one page.
+
+    Attributes:
+        size: ids, the null page included.
+        per_parent: K.
+        holders: by page, how many hold it.
+        node: by page, the node that stands for it; 0: none.
+        lane: by page, where it waits when nobody holds it.
+        before, after: by page, its neighbours among evictable pages beside live ones, a ring for
+            each lane; ``after`` also links the vacant pages of a parent. Empty where K is 1.
+        beside: evictable pages beside live ones.
+        live: pages somebody holds.
+        mixed: parents with a live page.
+        fullest: no parent with live and vacant pages has fewer vacant ones.
+        rings: where in the pool's ``left`` and ``right`` its rings of parents begin.
+    """
+
+    def __init__(self, parents: int, per_parent: int, lanes: int, rings: int) -> None:
+        self.size = 1 + parents * per_parent
+        self.per_parent = per_parent
+        self.lanes = lanes
+        self.rings = rings
+        self.holders = ints(self.size)
+        self.node = ints(self.size)
+        self.lane = small(self.size)
+        links = self.size + lanes if per_parent > 1 else 0
+        self.before = ints(links)
+        self.after = ints(links)
+        for ring in range(self.size, links):
+            self.before[ring] = ring
+            self.after[ring] = ring
+        self.beside = 0
+        self.live = 0
+        self.mixed = 0
+        self.fullest = per_parent
+
+    def wait(self, page: int) -> None:
+        """An evictable page that lost its holder joins the warm end of its lane. O(1)."""
+        ring = self.size + self.lane[page]
+        self.link(self.before[ring], page, ring)
+
+    def wait_again(self, page: int) -> None:
+        """One that has waited in a quiet parent joins the cold end: it is older. O(1)."""
+        ring = self.size + self.lane[page]
+        self.link(ring, page, self.after[ring])
+
+    def link(self, before: int, page: int, after: int) -> None:
+        """``page`` between two neighbours."""
+        self.after[before] = page
+        self.before[page] = before
+        self.after[page] = after
+        self.before[after] = page
+        self.beside += 1
+
+    def unlink(self, page: int) -> None:
+        """And out from between them. O(1)."""
+        before, after = self.before[page], self.after[page]
+        self.after[before] = after
+        self.before[after] = before
+        self.beside -= 1
+
+    def coldest(self) -> int:
+        """The evictable page beside live ones to give up first; 0: there is none. O(lanes)."""
+        if self.beside:
+            for ring in range(self.size, self.size + self.lanes):
+                if self.after[ring] != ring:
+                    return self.after[ring]
+        return 0
+
+
+class Pool:
+    """Parents, and who holds their pages.
+
+    Args:
+        parents: how many.
+        per_parent: K of each group; empty: all ``groups`` share one id space, and K is 1.
+        groups: how many groups there are.
+        index: what published pages stand for.
+        lanes: how many lanes the policy uses, the cold one, 0, included.
+        first, again: lanes of a page that was never reused, and of one that was.
+        excess: asked how many of so many parents in a lane are too many.
+
+    Attributes:
+        owner: by parent, one more than the group it is bound to; 0: it is free.
+        live, vacant: by bound parent, its live and vacant pages.
+        chain, used: by bound parent, the first of its vacated pages, and how many were ever taken.
+        lane: by quiet parent, where it waits.
+        before, after: by quiet parent, its neighbours in its lane; a ring for each lane.
+        left, right: by bound parent with vacant pages, its neighbours among the parents of its
+            group that have live pages and as many vacant ones, or among the quiet ones; ``left``
+            is -1 where it is in no such ring.
+        waiting: by lane, quiet parents; ``quiet`` in all.
+        peak: most parents with live pages so far; ``evicted``: pages given up so far.
+        due: by group, pages that must still be there after the next is taken.
+        need, lack, pinned, opening: by group, what `is_short` is asked and answers.
+        removed: called with group, page and whether it is evicted before a node loses a page.
+    """
+
+    def __init__(
+        self,
+        parents: int,
+        per_parent: list[int],
+        groups: int,
+        index: PrefixIndex,
+        lanes: int,
+        first: int,
+        again: int,
+        excess: Excess,
+    ) -> None:
+        self.parents = parents
+        self.groups = groups
+        self.index = index
+        self.lanes = lanes
+        self.first = first
+        self.again = again
+        self.excess = excess
+        self.removed: Removed | None = None
+        self.packed = bool(per_parent)
+        self.spaces: list[Space] = []
+        end = parents
+        for number in range(groups):
+            if self.packed:
+                self.spaces.append(Space(parents, per_parent[number], lanes, end))
+                end += per_parent[number]
+            else:
+                self.spaces.append(self.spaces[0] if number else Space(parents, 1, lanes, end))
+        self.owner = ints(parents)
+        self.live = ints(parents)
+        self.vacant = ints(parents)
+        self.lane = small(parents)
+        self.before = ints(parents + lanes)
+        self.after = ints(parents + lanes)
+        for ring in range(parents, parents + lanes):
+            self.before[ring] = ring
+            self.after[ring] = ring
+        listed = end if self.packed else 0
+        self.left = ints(listed)
+        self.right = ints(listed)
+        for ring in range(parents, listed):
+            self.left[ring] = ring
+            self.right[ring] = ring
+        self.chain = ints(parents if self.packed else 0)
+        self.used = ints(parents if self.packed else 0)
+        self.mark = ints(parents if self.packed else 0)
+        self.marks = 0
+        self.stack = ints(parents)  # parents that were bound and are free
+        self.stacked = 0
+        self.touched = 0  # parents from here on were never bound
+        self.waiting = ints(lanes)
+        self.quiet = 0
+        self.evicted = 0
+        self.peak = 0
+        self.due = longs(groups)
+        self.need = longs(groups)
+        self.lack = longs(groups)
+        self.pinned = longs(groups)
+        self.opening = longs(groups)
+
+    def space(self, group: int) -> Space:
+        """The ids of a group. O(1)."""
+        space: Space = self.spaces[group]
+        return space
+
+    def free(self) -> int:
+        """Parents bound to no group. O(1)."""
+        return self.parents - self.touched + self.stacked
+
+    def busy(self) -> int:
+        """Parents with a live page. O(1)."""
+        return self.touched - self.stacked - self.quiet
+
+    # -- taking --------------------------------------------------------------------------------
+
+    def take(self, group: int) -> int:
+        """A page with one holder; there must be one. O(1), O(K) where a parent is given up."""
+        space = self.space(group)
+        parent = self.choose(group, space)
+        if self.live[parent] == 0:
+            self.rouse(group, space, parent)
+        page = parent + 1
+        if space.per_parent > 1:
+            page = self.pop(space, parent)
+        space.holders[page] = 1
+        space.lane[page] = self.first
+        self.vacant[parent] -= 1
+        self.enliven(space, parent)
+        return page
+
+    def choose(self, group: int, space: Space) -> int:
+        """The parent that gives the next page: one with a vacant page, or a free one."""
+        parent = self.fullest(space)
+        if parent < 0 and (not self.packed or self.can_open(group)):
+            parent = self.resting_or_free(space)
+        if parent >= 0:
+            return parent
+        page = space.coldest()
+        if page:
+            self.forget(group, page, True)
+            return (page - 1) // space.per_parent
+        parent = self.resting_or_free(space)
+        if parent >= 0:
+            return parent
+        self.give_up_parent()
+        return self.resting_or_free(space)
+
+    def fullest(self, space: Space) -> int:
+        """The parent with live and the fewest vacant pages; -1: there is none. Amortised O(1)."""
+        while space.fullest < space.per_parent:
+            parent = self.right[space.rings + space.fullest]
+            if parent < self.parents:
+                return parent
+            space.fullest += 1
+        return -1
+
+    def resting_or_free(self, space: Space) -> int:
+        """A quiet parent of the group with vacant pages, or a free one; -1: there is none."""
+        if space.per_parent > 1:
+            parent = self.right[space.rings]
+            if parent < self.parents:
+                return parent
+        if self.stacked:
+            return self.stack[self.stacked - 1]
+        return self.touched if self.touched < self.parents else -1
+
+    def can_open(self, group: int) -> bool:
+        """Whether the group may use one more parent while all that is `due` stays possible."""
+        room = self.parents - self.busy()
+        mine = 0
+        for number in range(self.groups):
+            space = self.space(number)
+            wanted = self.wanted(space, self.due[number] + (1 if number == group else 0), 0)
+            if number == group:
+                mine = wanted
+            else:
+                room -= wanted
+        return room > 0 and mine <= room
+
+    def wanted(self, space: Space, need: int, more: int) -> int:
+        """Parents to be opened for ``need`` pages beside those there and ``more``. O(1)."""
+        need -= space.mixed * space.per_parent - space.live + more
+        return (need + space.per_parent - 1) // space.per_parent if need > 0 else 0
+
+    def pop(self, space: Space, parent: int) -> int:
+        """A vacant page of a bound parent: the one vacated last, or one never used."""
+        page = self.chain[parent]
+        if page:
+            self.chain[parent] = space.after[page]
+            return page
+        self.used[parent] += 1
+        return parent * space.per_parent + self.used[parent]
+
+    def rouse(self, group: int, space: Space, parent: int) -> None:
+        """A free or quiet parent is about to have a live page. O(1), a quiet one's O(K)."""
+        space.mixed += 1
+        if self.owner[parent]:
+            self.leave_lane(parent)
+            if space.per_parent > 1:
+                first = 1 + parent * space.per_parent
+                for page in range(first + space.per_parent - 1, first - 1, -1):
+                    if space.node[page]:
+                        space.wait_again(page)
+            return
+        if self.stacked:
+            self.stacked -= 1
+        else:
+            self.touched += 1
+        self.owner[parent] = group + 1
+        self.vacant[parent] = space.per_parent
+        if space.per_parent > 1:
+            self.chain[parent] = 0
+            self.used[parent] = 0
+            self.left[parent] = -1
+
+    def enliven(self, space: Space, parent: int) -> None:
+        """A page of the parent has its first holder. O(1)."""
+        space.live += 1
+        self.live[parent] += 1
+        if space.per_parent > 1:
+            self.list_vacant(space, parent)
+        self.peak = max(self.peak, self.busy())
+
+    # -- holding and letting go ----------------------------------------------------------------
+
+    def retain(self, group: int, page: int) -> None:
+        """One holder more of a live or evictable page. O(1), in a quiet parent O(K)."""
+        space = self.space(group)
+        space.holders[page] += 1
+        if space.holders[page] > 1:
+            return
+        parent = (page - 1) // space.per_parent
+        if self.live[parent] == 0:
+            self.rouse(group, space, parent)
+        if space.per_parent > 1:
+            space.unlink(page)
+        if space.lane[page] == 0:
+            space.lane[page] = self.first
+        self.enliven(space, parent)
+
+    def reuse(self, group: int, page: int) -> None:
+        """`retain`, as another request's: the policy may keep the page longer."""
+        self.retain(group, page)
+        space = self.space(group)
+        space.lane[page] = self.again
+
+    def release(self, group: int, page: int, cold: bool) -> None:
+        """One holder less; without any the page waits to be given up, or is vacant.
+
+        Args:
+            cold: it waits at the cold end.
+
+        Cost: O(1), and O(K) where its parent becomes quiet.
+        """
+        space = self.space(group)
+        if space.holders[page] < 1:
+            raise IntegrityError(f"releases of page {page} <= its holders", 1, 0)
+        space.holders[page] -= 1
+        if space.holders[page]:
+            return
+        parent = (page - 1) // space.per_parent
+        self.live[parent] -= 1
+        space.live -= 1
+        if space.node[page]:
+            if cold:
+                space.lane[page] = 0
+            if space.per_parent > 1:
+                space.wait(page)
+        else:
+            self.vacate(space, page, parent)
+        if self.live[parent] == 0:
+            self.quieten(space, parent)
+        elif space.per_parent > 1:
+            self.list_vacant(space, parent)
+
+    def quieten(self, space: Space, parent: int) -> None:
+        """A parent lost its last live page: it waits in the lane of its warmest page, or is free."""
+        space.mixed -= 1
+        first, lane = 1 + parent * space.per_parent, 0
+        for page in range(first, first + space.per_parent):
+            if space.node[page]:
+                if space.per_parent > 1:
+                    space.unlink(page)
+                lane = max(lane, space.lane[page])
+        self.join_lane(parent, lane)
+        self.settle(space, parent)
+
+    def settle(self, space: Space, parent: int) -> None:
+        """A quiet parent without an evictable page is free; one with vacant pages is listed."""
+        if self.vacant[parent] < space.per_parent:
+            if space.per_parent > 1:
+                self.list_vacant(space, parent)
+            return
+        self.leave_lane(parent)
+        if space.per_parent > 1 and self.left[parent] >= 0:
+            self.unlist(parent)
+        self.owner[parent] = 0
+        self.stack[self.stacked] = parent
+        self.stacked += 1
+
+    def vacate(self, space: Space, page: int, parent: int) -> None:
+        """A page holds nothing any more. O(1)."""
+        self.vacant[parent] += 1
+        if space.per_parent > 1:
+            space.after[page] = self.chain[parent]
+            self.chain[parent] = page
+
+    # -- publishing and giving up --------------------------------------------------------------
+
+    def publish(self, group: int, page: int, node: int) -> None:
+        """A live page stands for a node, which has none in its group. O(1)."""
+        space = self.space(group)
+        space.node[page] = node
+        self.index.held[node * self.groups + group] = page
+        self.index.users[node] += 1
+
+    def publish_bundle(self, group: int, pages: tuple[int, ...], node: int) -> None:
+        """Live pages stand for a node together. O(pages)."""
+        space = self.space(group)
+        self.publish(group, pages[0], node)
+        for page in pages:
+            space.node[page] = node
+        self.index.bundles[group][node] = pages
+
+    def forget(self, group: int, page: int, evicted: bool) -> None:
+        """The node of an evictable page loses it, and all of its bundle. O(pages)."""
+        space, index = self.space(group), self.index
+        node = space.node[page]
+        if self.removed is not None:
+            self.removed(group, page, evicted)
+        if evicted:
+            self.evicted += 1
+        index.held[node * self.groups + group] = 0
+        bundle = index.bundles[group].pop(node, None) if index.bundles[group] else None
+        for other in (page,) if bundle is None else bundle:
+            self.unpublish(space, other)
+        index.leave(node)
+
+    def unpublish(self, space: Space, page: int) -> None:
+        """A page stands for nothing: where nobody holds it either, it is vacant. O(1)."""
+        space.node[page] = 0
+        if space.holders[page]:
+            return
+        parent = (page - 1) // space.per_parent
+        if self.live[parent]:
+            space.unlink(page)
+        self.vacate(space, page, parent)
+        if self.live[parent]:
+            self.list_vacant(space, parent)
+        else:
+            self.settle(space, parent)
+
+    def give_up_parent(self) -> None:
+        """The quiet parent of the lowest lane that was let go first is free. O(K)."""
+        for ring in range(self.parents, self.parents + self.lanes):
+            parent = self.after[ring]
+            if parent != ring:
+                group = self.owner[parent] - 1
+                space = self.space(group)
+                first = 1 + parent * space.per_parent
+                for page in range(first, first + space.per_parent):
+                    if space.node[page]:
+                        self.forget(group, page, True)
+                return
+
+    def give_up_all(self) -> None:
+        """Every evictable page is vacant. O(pages)."""
+        while self.quiet:
+            self.give_up_parent()
+        for group in range(self.groups):
+            space = self.space(group)
+            page = space.coldest()
+            while page:
+                self.forget(group, page, True)
+                page = space.coldest()
+
+    # -- lanes and lists -----------------------------------------------------------------------
+
+    def join_lane(self, parent: int, lane: int) -> None:
+        """A parent waits at the warm end of a lane. O(1)."""
+        ring = self.parents + lane
+        last = self.before[ring]
+        self.after[last] = parent
+        self.before[parent] = last
+        self.after[parent] = ring
+        self.before[ring] = parent
+        self.lane[parent] = lane
+        self.waiting[lane] += 1
+        self.quiet += 1
+
+    def leave_lane(self, parent: int) -> None:
+        """And no more. O(1)."""
+        before, after = self.before[parent], self.after[parent]
+        self.after[before] = after
+        self.before[after] = before
+        self.waiting[self.lane[parent]] -= 1
+        self.quiet -= 1
+
+    def rebalance(self) -> None:
+        """Before pages are given up: what lanes hold in excess moves one lane down.
+
+        The policy is asked for all lanes before any parent moves. O(lanes + parents moved).
+        """
+        down, moves = 0, []
+        for lane in range(self.lanes - 1, 1, -1):
+            count = self.waiting[lane] + down
+            down = min(max(0, self.excess(lane, count)), count) if count else 0
+            moves.append(down)
+        for lane in range(self.lanes - 1, 1, -1):
+            for _ in range(moves[self.lanes - 1 - lane]):
+                parent = self.after[self.parents + lane]
+                self.leave_lane(parent)
+                self.join_lane(parent, lane - 1)
+
+    def list_vacant(self, space: Space, parent: int) -> None:
+        """Put a bound parent into the ring of its vacant pages, if it has any. O(1)."""
+        if self.left[parent] >= 0:
+            self.unlist(parent)
+        vacant = self.vacant[parent]
+        if vacant == 0:
+            return
+        ring = space.rings
+        if self.live[parent]:
+            ring += vacant
+            space.fullest = min(space.fullest, vacant)
+        last = self.left[ring]
+        self.right[last] = parent
+        self.left[parent] = last
+        self.right[parent] = ring
+        self.left[ring] = parent
+
+    def unlist(self, parent: int) -> None:
+        """Take a parent out of its ring. O(1)."""
+        left, right = self.left[parent], self.right[parent]
+        self.right[left] = right
+        self.left[right] = left
+        self.left[parent] = -1
+
+    # -- what is there -------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Set up `is_short`: nothing is needed, nothing will be pinned. O(groups)."""
+        self.marks += 1
+        for group in range(self.groups):
+            self.need[group] = 0
+            self.pinned[group] = 0
+            self.opening[group] = 0
+
+    def pin(self, group: int, page: int) -> None:
+        """Count, in `is_short`, on this page being held beside all others. O(1)."""
+        space = self.space(group)
+        if space.holders[page]:
+            return
+        parent = (page - 1) // space.per_parent
+        self.pinned[group] += 1
+        if self.live[parent]:
+            return
+        if self.packed:
+            if self.mark[parent] == self.marks:
+                return
+            self.mark[parent] = self.marks
+        self.opening[group] += 1
+
+    def is_short(self, one_by_one: bool) -> bool:
+        """Whether ``need`` pages of each group cannot be taken; ``lack`` says how many are missing.
+
+        Args:
+            one_by_one: they are taken little by little, each time as if nothing were needed later:
+                then free parents go before evictable pages beside live ones, so that of those only
+                the vacant ones count.
+
+        Cost: O(groups); one by one O(parents).
+        """
+        short, room = False, self.parents - self.busy()
+        for group in range(self.groups):
+            room -= self.opening[group]
+        for group in range(self.groups):
+            space, need = self.space(group), self.need[group]
+            more = self.opening[group] * space.per_parent - self.pinned[group]
+            if one_by_one and need and space.per_parent > 1:
+                more = self.beside_live(space) - (space.mixed * space.per_parent - space.live)
+            own = space.mixed * space.per_parent - space.live + more
+            there = own + (room * space.per_parent if room > 0 else 0)
+            lack = need - there if need > there else 0
+            self.lack[group] = min(need, lack)
+            if self.lack[group]:
+                short = True
+            room -= self.wanted(space, need, more)
+        return short
+
+    def beside_live(self, space: Space) -> int:
+        """Vacant pages of parents that have live ones. O(parents)."""
+        count = 0
+        for vacant in range(1, space.per_parent):
+            parent = self.right[space.rings + vacant]
+            while parent < self.parents:
+                count += vacant
+                parent = self.right[parent]
+        return count

@@ -1,0 +1,32 @@
+cimport cython
+
+cdef class Handle:
+    cdef object __weakref__
+    cdef readonly object core
+    cdef readonly int row
+    cdef readonly tuple last
+    cdef readonly object left
+
+cdef class Rows:
+    cdef readonly int[::1] data, log
+    cdef readonly int count, logged, dense
+    @cython.locals(at=Py_ssize_t)
+    cpdef void note(self, int place, int group, int column, int page) except *
+    cpdef void thin(self) except *
+    cpdef object take_log(self)
+
+@cython.final
+cdef class Places:
+    cdef public list rows
+    cdef public int[::1] place
+    @cython.locals(rows=Rows)
+    cpdef void note(self, int row, int group, int column, int page) except *
+
+cdef class Pass:
+    cdef object __weakref__
+    cdef readonly object core, array, ids, log
+    cdef readonly int[::1] block
+    cdef readonly int count, width
+    cdef readonly long long tokens, clock
+    cdef readonly bint is_open
+    cdef readonly list before, behind, kept

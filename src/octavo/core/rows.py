@@ -1,0 +1,191 @@
+"""Rows: the place of each sequence, handles on them, batches of them, and one pass over some.
+
+A row is a sequence's place in all arrays of the core from admit to release. What the cache hands out
+(`octavo.Sequence`, `octavo.Batch`, `octavo.Step`) builds on the classes here; their numbers can be
+read by everyone and are written by the core alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from octavo.core.arena import ints, larger
+
+if TYPE_CHECKING:
+    from octavo.core.arena import Ints
+
+GONE, PREEMPTED, TWICE, STATE_LOST, LIMIT, AHEAD, DRAFTS, NOTHING, PAGES = range(9)
+COUNT, TOKEN, LEARNS, UNKNOWN, LATER, WINDOW, TOKENS, KEPT = range(9, 17)
+
+
+class Refused(Exception):
+    """A verb cannot be done; nothing was changed.
+
+    Attributes:
+        why: one of the constants of this module.
+        place: which row of the step or batch, or which entry.
+        value: the number that is wrong; ``bound``: what it may be at most.
+    """
+
+    def __init__(self, why: int, place: int = 0, value: int = 0, bound: int = 0) -> None:
+        super().__init__(why, place, value, bound)
+        self.why = why
+        self.place = place
+        self.value = value
+        self.bound = bound
+
+
+class Handle:
+    """Names a row; once its sequence is released, what it was.
+
+    Attributes:
+        core: of which cache.
+        row: its row; -1: it is released.
+        last: known, scheduled, computed and limit when it was released.
+        left: its token ids then, int32[known].
+    """
+
+    __slots__ = ("__weakref__", "core", "last", "left", "row")
+
+    def __init__(self) -> None:
+        self.core: Any = None
+        self.row = -1
+        self.last = (0, 0, 0, 0)
+        self.left: Any = None
+
+
+class Rows:
+    """Rows that step together, in order, and what changed in their tables since their last step.
+
+    Attributes:
+        data: the rows; -1 where a sequence was released.
+        count: how many.
+        log: changes of the tables, four numbers each: place, group, column and page of an entry; or
+            place, -1, n and 0 where another row came to a place that had up to n columns.
+        logged: how many changes.
+    """
+
+    __slots__ = ("count", "data", "dense", "log", "logged")
+
+    def __init__(self, capacity: int) -> None:
+        self.data = ints(capacity)
+        self.count = 0
+        self.log = ints(64)
+        self.logged = 0
+        self.dense = 512  # changes from which on only the last of each entry is kept
+
+    def note(self, place: int, group: int, column: int, page: int) -> None:
+        """An entry of the tables is another page now. Amortised O(1)."""
+        at = 4 * self.logged
+        if at == len(self.log):
+            if self.logged >= self.dense:
+                self.thin()
+                at = 4 * self.logged
+            if at == len(self.log):
+                self.log = larger(self.log, at, 2 * at)
+        self.log[at] = place
+        self.log[at + 1] = group
+        self.log[at + 2] = column
+        self.log[at + 3] = page
+        self.logged += 1
+
+    def thin(self) -> None:
+        """Of each entry only the last change is kept: a batch may not step for long."""
+        widths: dict[int, int] = {}
+        entries: dict[int, dict[tuple[int, int], int]] = {}
+        for at in range(0, 4 * self.logged, 4):
+            place, group, column = self.log[at], self.log[at + 1], self.log[at + 2]
+            if group < 0:
+                widths[place] = max(column, widths.get(place, 0))
+                entries[place] = {}
+            else:
+                entries.setdefault(place, {})[group, column] = self.log[at + 3]
+        self.logged = 0
+        for place, width in widths.items():
+            self.note(place, -1, width, 0)
+        for place, changed in entries.items():
+            for (group, column), page in changed.items():
+                self.note(place, group, column, page)
+        self.dense = max(512, 2 * self.logged)
+
+    def take_log(self) -> Ints | None:
+        """The changes so far, of which none are left; None: there are none. O(1)."""
+        if self.logged == 0:
+            return None
+        log = self.log[: 4 * self.logged]
+        self.log = ints(64)
+        self.logged = 0
+        self.dense = 512
+        return log
+
+
+class Places:
+    """Where rows stand in the batches they are in.
+
+    Attributes:
+        rows: by row, the `Rows` it is in, or None.
+        place: by row, its place in them.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows: list[Rows | None] = [None] * rows
+        self.place = ints(rows)
+
+    def note(self, row: int, group: int, column: int, page: int) -> None:
+        """An entry of a row's table is another page now; told to its batch, if any. O(1)."""
+        rows = self.rows[row]
+        if rows is not None:
+            rows.note(self.place[row], group, column, page)
+
+
+class Pass:
+    """One pass over some rows: what `octavo.Step` shows, in one block of int32.
+
+    The block begins with the pages taken by group, then has, for n rows, G groups and T tokens:
+    rows, counts, past, context, last, wants_token (n each), query_start (n + 1), positions (T); then
+    group by group slots (T) of tokens, source and targets of states (n * parts, n * units), lengths
+    and fresh (n each) of cross inputs; then the pages taken, group by group.
+
+    Attributes:
+        core: whose rows.
+        array, block: the block, as an array and as numbers.
+        ids: int32[T], the token ids, which an engine completes.
+        count: n. tokens: T. width: columns of the longest row.
+        clock: when it was made.
+        is_open: whether it is neither committed nor aborted.
+        log: changed table entries of its batch since the step before, as `Rows.log`; None: none.
+        before, behind: (group, from, to) of pages copied before and after the forward pass.
+        kept: states among the snapshots: (row, group, pages, length).
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "array",
+        "before",
+        "behind",
+        "block",
+        "clock",
+        "core",
+        "count",
+        "ids",
+        "is_open",
+        "kept",
+        "log",
+        "tokens",
+        "width",
+    )
+
+    def __init__(self) -> None:
+        self.core: Any = None
+        self.array: Any = None
+        self.block = ints(0)
+        self.ids: Any = None
+        self.count = 0
+        self.tokens = 0
+        self.width = 0
+        self.clock = 0
+        self.is_open = False
+        self.log: Ints | None = None
+        self.before: list[tuple[int, int, int]] = []
+        self.behind: list[tuple[int, int, int]] = []
+        self.kept: list[tuple[int, int, tuple[int, ...], int]] = []
