@@ -7,17 +7,19 @@ from itertools import count
 from typing import Any
 
 import torch
+import transformers
 from transformers import ContinuousBatchingConfig, LlamaConfig
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.generation.continuous_batching.distributed import DistributedHelper
 from transformers.generation.continuous_batching.requests import RequestState
-from workloads import PAGE_SIZE, Contender, Ints
+from workloads import PAGE_SIZE, Contender, as_list
 
 
 class Transformers(Contender):
     """`PagedAttentionCache`, called as its scheduler does for one prefill and for decode steps."""
 
     name = "transformers"
+    version = transformers.__version__
 
     def __init__(self) -> None:
         self.ids = count()
@@ -44,9 +46,9 @@ class Transformers(Contender):
             self.config, batching, "cpu", DistributedHelper(None, None), torch.float32
         )
 
-    def prepare(self, tokens: Ints) -> RequestState:
+    def prepare(self, tokens: Any) -> RequestState:
         """A request state with a list of ids."""
-        return RequestState(str(next(self.ids)), tokens.tolist())
+        return RequestState(str(next(self.ids)), as_list(tokens))
 
     def admit(self, request: RequestState) -> RequestState:
         """As `Scheduler` and the batch's end do; the slots written are listed too."""
@@ -55,15 +57,21 @@ class Transformers(Contender):
         request.position_offset = found
         request.allocated_blocks = found
         new = len(ids) - found
-        if not cache.can_store_request_tokens(request, new):
-            cache.evict_cached_blocks()
-            if not cache.can_store_request_tokens(request, new):
-                raise MemoryError("the pool is too small")
+        self._store(request, new)
         complete = cache.count_new_complete_blocks(request, new)
         cache.extend_read_and_write_indices(request.request_id, found, new, None, [[]])
         request.position_offset = len(ids)
+        request.generated_tokens.append(1)
         cache.mark_complete_blocks(request, complete)
         return request
+
+    def _store(self, state: RequestState, new: int) -> None:
+        """Room for new tokens, where there is none by giving up all it keeps for reuse."""
+        cache = self.manager
+        if not cache.can_store_request_tokens(state, new):
+            cache.evict_cached_blocks()
+            if not cache.can_store_request_tokens(state, new):
+                raise MemoryError("the pool is too small")
 
     def hit(self, handle: RequestState) -> int:
         """Kept where its scheduler has no use for a number."""
@@ -76,7 +84,7 @@ class Transformers(Contender):
 
     def start(self, handles: list[Any]) -> None:
         """Its kernel's block table is a tensor a group."""
-        self.rows = handles
+        super().start(handles)
         self.table = torch.zeros((1, len(handles), 128), dtype=torch.int32)
 
     def step(self, tokens: list[int]) -> None:
@@ -86,8 +94,7 @@ class Transformers(Contender):
         done = []
         for row, state in enumerate(self.rows):
             past = state.position_offset
-            if not cache.can_store_request_tokens(state, 1):
-                raise MemoryError("the pool is too small")
+            self._store(state, 1)
             done.append(cache.count_new_complete_blocks(state, 1))
             cache.fill_block_table(state.request_id, past, 1, self.table[:, row])
             cache.extend_read_and_write_indices(state.request_id, past, 1, None, slots)
