@@ -34,11 +34,13 @@ def admit(cache: octavo.Cache, length: int) -> octavo.Sequence | None:
 
 def shares(cache: octavo.Cache) -> tuple[float, float]:
     """Shares of the pool's bytes: in held pages, and vacant in bound parents."""
-    plan, pool = cache.plan, cache._ledger.pool
-    live = sum(pool.live_in(at) * group.page_bytes for at, group in enumerate(plan.groups.values()))
-    bound = (plan.usable_pages - pool.free) * plan.page_bytes
-    total = plan.usable_pages * plan.page_bytes
-    return live / total, (bound - live) / total
+    plan, free, total = cache.plan, cache.stats().free, cache.plan.usable_pages
+    vacant = 0
+    for name, pages in cache.available().items():  # without a prefix cache: free, or vacant
+        group = plan.groups[name]
+        vacant += (pages - free * group.pages_per_parent) * group.page_bytes
+    bound = (total - free) * plan.page_bytes
+    return (bound - vacant) / (total * plan.page_bytes), vacant / (total * plan.page_bytes)
 
 
 def churn(spec: octavo.ModelSpec, rounds: int) -> bool:

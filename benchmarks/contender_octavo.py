@@ -23,7 +23,7 @@ class Octavo(Contender):
     name = "octavo"
     version = f"{octavo.__version__} {mode()}"
     figures = FIGURES
-    counts = np.full(ROWS, KEPT + 1, np.int32)
+    ones, kept = np.ones(ROWS, np.int32), np.full(ROWS, KEPT + 1, np.int32)
 
     def __init__(self, page_size: int = PAGE_SIZE, max_sequences: int = ROWS) -> None:
         self.page_size, self.max_sequences = page_size, max_sequences
@@ -83,12 +83,12 @@ class Octavo(Contender):
             rows.pop()
         counts: Any = 1
         if requests:
-            counts = np.ones(ROWS, np.int32)
+            counts = self.ones.copy()
             for request in requests:
                 sequence = cache.admit(request)
                 counts[batch.add(sequence)] = sequence.length - sequence.cached
                 rows.append(sequence)
-            tokens = np.concatenate([tokens, counts[: len(requests)]])
+            tokens = np.concatenate([tokens, self.ones[: len(requests)]])
         step = cache.extend(batch, counts)
         self._read(step)
         cache.commit(step, tokens)
@@ -97,7 +97,7 @@ class Octavo(Contender):
         """What was right is cut by `kept`."""
         step = self.manager.extend(self.batch, 1 + DRAFTS, ahead=DRAFTS)
         self._read(step)
-        self.manager.commit(step, (flat, self.counts), kept=self.counts)
+        self.manager.commit(step, (flat, self.kept), kept=self.kept)
 
     def slots(self, pages: Ints, page_size: int, start: int, stop: int) -> Ints:
         """An array of an array."""
