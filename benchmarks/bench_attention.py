@@ -26,9 +26,9 @@ import torch
 from machine import machine_line
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from octavo import Cache, Plan, Step
 from octavo.attention import cpu
 from octavo.attention import torch as gathered
-from octavo.cache.step import GroupView, Step
 
 HEADS = ((9, 3, 64), (32, 8, 128))
 LENGTHS = ((1, 128), (1, 1024), (1, 8192), (1, 16384), (16, 128), (16, 1024), (64, 1024), (4, 4096))
@@ -66,18 +66,18 @@ def cases() -> Iterator[Case]:
 
 
 def decode_step(rows: int, length: int, page_size: int, *, shuffled: bool) -> Step:
-    """A step of one new token a row, each row on pages of its own."""
-    width = -(-length // page_size)
-    ids = np.arange(1, rows * width + 1, dtype=np.int32)
-    if shuffled:
-        np.random.default_rng(0).shuffle(ids)
-    ones, starts = np.ones(rows, np.int32), np.arange(rows + 1, dtype=np.int32)
-    past = ones * (length - 1)
-    slots = (ids.reshape(rows, width)[:, -1] * page_size + past % page_size).astype(np.int32)
-    view = GroupView(slots, ids.reshape(rows, width), 0 * ones)
-    fields = {"counts": ones, "input_ids": 0 * ones, "positions": past, "query_start": starts}
-    lengths = {"past": past, "context": past + 1, "last": starts[:-1], "wants_token": ones > 0}
-    return Step(sequences=(), groups={"full": view}, **fields, **lengths)
+    """An open step of one new token a row, each row on pages of its own."""
+    pages = rows * -(-length // page_size)
+    cache = Cache(Plan.from_pages(pages + 1, page_size), max_sequences=pages, prefix=False)
+    if shuffled:  # free pages come in the order in which they were released
+        held = [cache.admit([0]) for _ in range(pages)]
+        cache.commit(cache.extend(held))
+        for at in np.random.default_rng(0).permutation(pages):
+            cache.release(held[at])
+    sequences = [cache.admit(np.zeros(length, np.int32)) for _ in range(rows)]
+    for sequence in sequences:
+        cache.commit(cache.extend(sequence, length - 1))
+    return cache.extend(sequences)
 
 
 def paged(tensor: torch.Tensor, step: Step, page_size: int) -> torch.Tensor:
