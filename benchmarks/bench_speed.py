@@ -22,6 +22,8 @@ from workloads import Figure
 
 Times = dict[str, dict[str, float]]
 """Medians by figure and contender."""
+Found = dict[str, dict[str, list[Figure]]]
+"""Rounds by figure and contender."""
 OCTAVO, PURE, NAIVE = "octavo", "pure", "naive"
 PEERS = {
     "nano-vllm": "contender_nano_vllm:NanoVllm",
@@ -94,7 +96,7 @@ ROWS: dict[str, tuple[str, list[Goal]]] = {
     "decode_8": ("decode step of 8 rows", [within(12)]),
     "decode_256": ("decode step of 256 rows", [within(0.2 * 256)]),
     "drafts": ("4 drafts, 2 kept, 256 rows", [within(60)]),
-    **{f"batch_{n}": (f"decode steps timed one by one, {rows(n)}", []) for n in (1, 8, 256)},
+    **{f"batch_{n}": (f"rows of 512 tokens decode, {rows(n)}", []) for n in (1, 8, 256)},
     **{
         f"{kind}_{n}": (f"{title}, {rows(n)}", [beside(f"batch_{n}", most)])
         for kind, title, most in (
@@ -114,20 +116,18 @@ ROWS: dict[str, tuple[str, list[Goal]]] = {
     "slots_32768_256": ("slots of 32,768 tokens, page 256", [ahead(10, NAIVE)]),
     "build_100k": ("build a pool of 100,000 pages", [ahead(10)]),
     "build_1m": ("build a pool of 1,000,000 pages", [ahead(20)]),
-    "plain": ("256 rows of 512 tokens: decode", []),
     **{
-        name: (title, [beside("plain", 10)])
+        name: (title, [beside("batch_256", 10)])
         for name, title in (
-            ("lockstep", "  in lockstep"),
-            ("window", "  a window"),
-            ("window_lockstep", "  a window, lockstep"),
-            ("windows_lockstep", "  two windows, lockstep"),
-            ("events", "  events"),
-            ("sit_out", "  half sit out"),
+            ("lockstep", "  256 rows in lockstep"),
+            ("window_lockstep", "  with a window group, lockstep"),
+            ("windows_lockstep", "  with two window groups, lockstep"),
+            ("events", "  with events"),
+            ("sit_out", "  half of 256 rows sit out"),
             ("prefill", "  a chunk of 128 beside decode"),
             ("speculate", "  speculation 1 + 4, any kept"),
-            ("speculate_window", "  speculation 1 + 4, a window"),
-            ("move", "  a row moves, decode"),
+            ("speculate_window", "  the same with a window group"),
+            ("move", "  a row leaves and comes back"),
         )
     },
 }
@@ -150,15 +150,22 @@ def contenders() -> dict[str, Worker]:
     return found
 
 
-def rounds_of(figure: str, workers: dict[str, Worker], rounds: int) -> dict[str, list[Figure]]:
-    """Figures by contender, who take turns; one round more warms up, and finds who has no such."""
-    warm = {who: worker.run(figure, 0) for who, worker in workers.items()}
-    found: dict[str, list[Figure]] = {who: [] for who, made in warm.items() if made}
+def measure(workers: dict[str, Worker], figures: list[str], rounds: int) -> Found:
+    """All figures in turn, round by round, so that what disturbs the machine disturbs a round.
+
+    One round more warms up, and finds out who has which figure.
+    """
+    found: Found = {}
+    for figure in figures:
+        warm = {who: worker.run(figure, 0) for who, worker in workers.items()}
+        found[figure] = {who: [] for who, made in warm.items() if made}
     for turn in range(1, rounds + 1):
-        for who, made in found.items():
-            now = workers[who].run(figure, turn)
-            assert now is not None
-            made.append(now)
+        print(f"round {turn} of {rounds}", file=sys.stderr)
+        for figure, made in found.items():
+            for who, rows in made.items():
+                now = workers[who].run(figure, turn)
+                assert now is not None
+                rows.append(now)
     return found
 
 
@@ -196,21 +203,21 @@ def judge(goals: list[Goal], times: Times, figure: str) -> list[str]:
     return said
 
 
-def table(workers: dict[str, Worker], figures: list[str], rounds: int) -> list[str]:
+def table(found: Found, names: list[str]) -> list[str]:
     """Print the table; returns the goals that are missed."""
-    names, times, missed = list(workers), Times(), list[str]()
+    times: Times = {
+        figure: {who: statistics.median(f.microseconds for f in rows) for who, rows in made.items()}
+        for figure, made in found.items()
+    }
+    missed = []
     print(f"{'figure, us':<42}{''.join(f'{who:>{width(who)}}' for who in names)}  goals")
-    for figure in figures:
+    for figure, made in found.items():
         title, goals = ROWS[figure]
-        found = rounds_of(figure, workers, rounds)
-        times[figure] = {
-            who: statistics.median(f.microseconds for f in made) for who, made in found.items()
-        }
         said = judge(goals, times, figure)
         missed += [f"{figure}, {text}" for text in said if text.endswith("MISSED")]
-        print(f"{title:<42}{cells(times[figure], names)}  {'; '.join(said)}", flush=True)
-        if found[OCTAVO][0].hits is not None:
-            hits = "".join(f"{found[who][-1].hits or 0:>{width(who)}.1f}" for who in names)
+        print(f"{title:<42}{cells(times[figure], names)}  {'; '.join(said)}")
+        if made[OCTAVO][0].hits is not None:
+            hits = "".join(f"{made[who][-1].hits or 0:>{width(who)}.1f}" for who in names)
             print(f"{'  per cent of its tokens found':<42}{hits}")
     return missed
 
@@ -223,7 +230,8 @@ def main() -> int:
     options = parser.parse_args()
     print(machine_line("numpy", "octavo"))
     print(f"median of {options.rounds} rounds in turn; load average {os.getloadavg()[0]:.1f}")
-    missed = table(contenders(), options.figures, options.rounds)
+    workers = contenders()
+    missed = table(measure(workers, options.figures, options.rounds), list(workers))
     print(f"load average at the end: {os.getloadavg()[0]:.1f}")
     print("missed: " + ("; ".join(text[:-8] for text in missed) or "none"))
     return 1 if missed else 0

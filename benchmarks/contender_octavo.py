@@ -22,6 +22,7 @@ class Octavo(Contender):
 
     name = "octavo"
     version = f"{octavo.__version__} {mode()}"
+    takes_arrays = True
     figures = FIGURES
     ones, kept = np.ones(ROWS, np.int32), np.full(ROWS, KEPT + 1, np.int32)
 

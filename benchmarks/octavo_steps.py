@@ -46,9 +46,8 @@ class Running:
         spread: int = 16,
         **options: Any,
     ) -> None:
-        self.limit = tokens + SHORT
-        pages = len(groups) * (rows + 1) * (self.limit + spread) // PAGE_SIZE
-        self.plan = Plan.from_pages(pages, PAGE_SIZE, groups)
+        pages = len(groups) * (rows + 1) * (tokens + SHORT + spread) // PAGE_SIZE
+        self.plan, self.groups = Plan.from_pages(pages, PAGE_SIZE, groups), groups
         self.cache, self.chance = Cache(self.plan, max_sequences=rows + 8, **options), chance
         self.rows = [self.admit(tokens + row % spread) for row in range(rows)]
         self.batch: Batch = self.cache.batch(self.rows)
@@ -71,9 +70,10 @@ class Running:
 
     def read(self, step: Step) -> None:
         """What a kernel takes, of every group."""
-        view = step.group()
-        self.arrays = view.slots, view.table
-        self.views = [step.group(name) for name in self.plan.groups]
+        for name, kind in self.groups.items():
+            view = step.group(name)
+            where = view.has_state if isinstance(kind, State) else view.slots
+            self.arrays = where, view.table
 
 
 def decode(run: Running) -> Turn:
@@ -197,17 +197,15 @@ def figure(
 
 
 FIGURES: dict[str, Callable[[Chance], float]] = {
-    **{f"batch_{n}": figure(decode, rows=n, tokens=LONG) for n in STEPS},
-    **{f"window_{n}": figure(decode, WINDOW, rows=n, tokens=LONG) for n in STEPS},
-    **{f"state_{n}": figure(decode, STATE, rows=n, tokens=LONG) for n in STEPS},
-    **{f"ids_list_{n}": figure(decode_id_lists, rows=n, tokens=LONG) for n in STEPS},
-    **{f"rows_list_{n}": figure(decode_row_lists, rows=n, tokens=LONG) for n in STEPS},
+    **{f"batch_{n}": figure(decode, rows=n) for n in STEPS},
+    **{f"window_{n}": figure(decode, WINDOW, rows=n) for n in STEPS},
+    **{f"state_{n}": figure(decode, STATE, rows=n) for n in STEPS},
+    **{f"ids_list_{n}": figure(decode_id_lists, rows=n) for n in STEPS},
+    **{f"rows_list_{n}": figure(decode_row_lists, rows=n) for n in STEPS},
     **{
         f"index_{name}": figure(partial(emit, name), tokens=LONG) for name in ("vllm", "flashinfer")
     },
-    "plain": figure(decode),
     "lockstep": figure(decode, spread=1),
-    "window": figure(decode, WINDOW),
     "window_lockstep": figure(decode, WINDOW, spread=1),
     "windows_lockstep": figure(decode, WINDOWS, spread=1),
     "events": figure(decode, on_event=lambda event: None),

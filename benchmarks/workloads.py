@@ -44,6 +44,7 @@ class Contender(ABC):
 
     name: str
     version = ""
+    takes_arrays = False  # of token ids; to those that do not a list is nothing special
     figures: ClassVar[dict[str, Callable[[np.random.Generator], float]]] = {}
     """Microseconds of what it alone can do."""
     manager: Any
@@ -133,6 +134,8 @@ def prompt(chance: np.random.Generator, length: int) -> Ints:
 
 def admit_new(contender: Contender, chance: np.random.Generator, *, lists: bool = False) -> Figure:
     """Admit and prefill prompts of which nothing is known."""
+    if lists and not contender.takes_arrays:
+        raise NotImplementedError
     contender.fresh(8_192)
     prompts = [prompt(chance, PROMPT) for _ in range(64)]
     requests = [contender.prepare(p.tolist() if lists else p) for p in prompts]
