@@ -34,7 +34,7 @@ class Costs(NamedTuple):
     finish: float
 
 
-class Running(Octavo):
+class Decoders(Octavo):
     """octavo with sequences that decode.
 
     Args:
@@ -105,7 +105,7 @@ class Running(Octavo):
 
 
 def table(
-    title: str, make: Callable[[int], Running], sizes: tuple[int, ...], rounds: int
+    title: str, make: Callable[[int], Decoders], sizes: tuple[int, ...], rounds: int
 ) -> list[Costs]:
     """Print one table; returns its costs in the order of sizes."""
     print(f"{title:<28}{'step':>10}{'a sequence':>12}{'admit':>12}{'finish':>10}   us")
@@ -146,7 +146,7 @@ def main() -> int:
     print("256 sequences of 1,152 tokens, page size 16, where nothing else is said")
 
     def of(title: str, size: str, sizes: tuple[int, ...], **options: Any) -> list[Costs]:
-        return table(title, lambda n: Running(**{size: n, **options}), sizes, rounds)
+        return table(title, lambda n: Decoders(**{size: n, **options}), sizes, rounds)
 
     of("page size", "page_size", (1, 4, 16, 64, 256), sequences=256, tokens=1_152)
     of("sequences of 256", "sequences", (1, 4, 16, 64, 256, 1_024, 4_096), tokens=256)

@@ -62,11 +62,11 @@ class Running:
         """Sampled ids, one a row where no number is given."""
         return prompt(self.chance, count or len(self.rows))
 
-    def step(self, ids: Any, counts: Any = 1, rows: Any = None, **kept: Any) -> None:
+    def step(self, ids: Any, counts: Any = 1, rows: Any = None) -> None:
         """One step, its arrays read."""
         step = self.cache.extend(self.batch if rows is None else rows, counts)
         self.read(step)
-        self.cache.commit(step, ids, **kept)
+        self.cache.commit(step, ids)
 
     def read(self, step: Step) -> None:
         """What a kernel takes, of every group."""
