@@ -3,7 +3,7 @@
 octavo runs twice, as it is installed and with OCTAVO_PURE=1, beside a naive manager in plain Python
 (`contender_naive.py`) and, where they are there, nano-vllm's, InfiniLM's, transformers' and vLLM's.
 Each has an interpreter of its own; they take turns, each round with new prompts that are the same
-for all, and the median of the rounds is printed, in microseconds of processor time. Behind a peer's
+for all, and the best of the rounds is printed, in microseconds of processor time. Behind a peer's
 time stands how many times octavo's it is. octavo's arrays for kernels (slots and block table) are
 made and read in every step. Of the peers, transformers fills a block table and lists slots, vLLM's
 manager and nano-vllm's make neither, InfiniLM's and the naive one make lists of slots.
@@ -11,7 +11,6 @@ manager and nano-vllm's make neither, InfiniLM's and the naive one make lists of
 
 import argparse
 import os
-import statistics
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from worker import Absent, Worker
 from workloads import Figure
 
 Times = dict[str, dict[str, float]]
-"""Medians by figure and contender."""
+"""The best round by figure and contender."""
 Found = dict[str, dict[str, list[Figure]]]
 """Rounds by figure and contender."""
 OCTAVO, PURE, NAIVE = "octavo", "pure", "naive"
@@ -206,7 +205,7 @@ def judge(goals: list[Goal], times: Times, figure: str) -> list[str]:
 def table(found: Found, names: list[str]) -> list[str]:
     """Print the table; returns the goals that are missed."""
     times: Times = {
-        figure: {who: statistics.median(f.microseconds for f in rows) for who, rows in made.items()}
+        figure: {who: min(f.microseconds for f in rows) for who, rows in made.items()}
         for figure, made in found.items()
     }
     missed = []
@@ -229,7 +228,7 @@ def main() -> int:
     parser.add_argument("--figures", nargs="+", default=list(ROWS), choices=ROWS, metavar="NAME")
     options = parser.parse_args()
     print(machine_line("numpy", "octavo"))
-    print(f"median of {options.rounds} rounds in turn; load average {os.getloadavg()[0]:.1f}")
+    print(f"best of {options.rounds} rounds in turn; load average {os.getloadavg()[0]:.1f}")
     workers = contenders()
     missed = table(measure(workers, options.figures, options.rounds), list(workers))
     print(f"load average at the end: {os.getloadavg()[0]:.1f}")
