@@ -56,7 +56,11 @@ def choose(search: list[str]) -> str | None:
         return "OCTAVO_PURE is set"
     if not compiled.is_dir():
         stale = compiled.parent.is_dir()
-        return "it was compiled from other source" if stale else "it was installed uncompiled"
+        return (
+            "it was compiled from other source"
+            if stale
+            else "it was not compiled when octavo was installed"
+        )
     search.insert(0, str(compiled))
     try:
         loaded = [import_module(f"octavo.core.{name}") for name in modules()]
