@@ -27,6 +27,7 @@ DIRECTIVES = {
 LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")  # one build for 3.11 and later
 MACROS = [("Py_LIMITED_API", "0x030B0000"), ("CYTHON_LIMITED_API", "1")] if LIMITED else []
 INTERPRETED, COMPILED = b"from octavo.core import nocython as cython", b"import cython"
+SHARED = "_shared"  # what Cython would put into each module: a third of the time to compile
 PLATFORM = sysconfig.get_platform()
 
 
@@ -90,15 +91,22 @@ def translated(sources):
         copy, text = package / source.name, source.read_bytes().replace(INTERPRETED, COMPILED)
         if not copy.exists() or copy.read_bytes() != text:
             copy.write_bytes(text)
+    files = {path.stem: f"octavo/core/{path.name}" for path in sources if path.suffix == ".py"}
+    files[SHARED] = f"octavo/core/{SHARED}.c"
     extensions = [
         Extension(
-            f"octavo.core.{source.stem}",
-            [f"octavo/core/{source.name}"],
+            f"octavo.core.{name}",
+            [file],
             define_macros=MACROS,
             py_limited_api=LIMITED,
             extra_compile_args=["-O3", "-g0"],
         )
-        for source in sources
-        if source.suffix == ".py"
+        for name, file in files.items()
     ]
-    return cythonize(extensions, compiler_directives=DIRECTIVES, nthreads=2, quiet=True)
+    return cythonize(
+        extensions,
+        compiler_directives=DIRECTIVES,
+        shared_utility_qualified_name=f"octavo.core.{SHARED}",
+        nthreads=2,
+        quiet=True,
+    )
