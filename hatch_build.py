@@ -27,7 +27,7 @@ DIRECTIVES = {
 LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")  # one build for 3.11 and later
 MACROS = [("Py_LIMITED_API", "0x030B0000"), ("CYTHON_LIMITED_API", "1")] if LIMITED else []
 INTERPRETED, COMPILED = b"from octavo.core import nocython as cython", b"import cython"
-SHARED = "_shared"  # what Cython would put into each module: a third of the time to compile
+SHARED = "_octavo_shared"  # what Cython would put into each module: a third of the time to compile
 PLATFORM = sysconfig.get_platform()
 
 

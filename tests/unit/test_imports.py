@@ -8,10 +8,15 @@ START = "import sys, numpy; before = set(sys.modules)"  # all that NumPy loads i
 
 
 def _foreign_packages(statement: str) -> set[str]:
-    """Top-level packages beyond the standard library, NumPy and octavo that ``statement`` loads."""
+    """Top-level packages beyond the standard library, NumPy and octavo that ``statement`` loads.
+
+    A module is called by its spec: names the compiled core adds for its own have none, or octavo's.
+    """
     code = (
         f"{START}\n{statement}\n"
-        "print('\\n'.join({name.partition('.')[0] for name in set(sys.modules) - before}))"
+        "new = [sys.modules[name] for name in set(sys.modules) - before]\n"
+        "specs = [getattr(module, '__spec__', None) for module in new]\n"
+        "print('\\n'.join({spec.name.partition('.')[0] for spec in specs if spec}))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(run.stdout.split()) - OWN - set(sys.stdlib_module_names)
