@@ -51,9 +51,8 @@ def read_prompt(core: Core, tokens: Tokens) -> Prompt:
 
 def numbers(array: NDArray[Any]) -> Any:
     """The numbers of an int32 array, for the core. O(1), where it has to be copied O(n)."""
-    if not (array.flags.c_contiguous and array.flags.writeable):
-        array = array.copy()
-    return view(array)
+    flags = array.flags
+    return view(array if flags.c_contiguous and flags.writeable else array.copy())
 
 
 class Spread(NamedTuple):

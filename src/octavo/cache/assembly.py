@@ -3,7 +3,7 @@
 from octavo.cache.policies import Policy, find_policy
 from octavo.checks import check_int
 from octavo.core.arena import Arena
-from octavo.core.groups import KEEPS_CROSS, KEEPS_STATE, KEEPS_TOKENS, Group
+from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
 from octavo.core.pages import Pool
 from octavo.core.rows import Places
@@ -14,7 +14,6 @@ from octavo.model.lifetimes import Chunked, Window
 from octavo.planner.plan import Plan
 from octavo.planner.pools import GroupPlan
 
-_KEEPS = {"tokens": KEEPS_TOKENS, "state": KEEPS_STATE, "cross": KEEPS_CROSS}
 _LEAST = -(2**63)
 
 
@@ -71,6 +70,6 @@ def _make_group(
     window = min(lifetime.window, NEVER) if isinstance(lifetime, Window) else 0
     chunk = min(lifetime.chunk, NEVER) if isinstance(lifetime, Chunked) else 0
     sinks = min(-(-lifetime.sinks // size), NEVER)
-    keeps, units = _KEEPS[lifetime.form], rollback + 1
-    parts = plan.parts if keeps == KEEPS_STATE else 1
+    keeps, units = lifetime.form, rollback + 1
+    parts = plan.parts if keeps == "state" else 1
     return Group(number, keeps, window, chunk, sinks, parts, units, size, rows, pool, index, places)

@@ -38,7 +38,6 @@ from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.checks import Tokens, check_int, check_tokens
 from octavo.core.build import warn_once
-from octavo.core.groups import KEEPS_STATE
 from octavo.core.rows import Refused, Rows
 from octavo.errors import (
     CapacityError,
@@ -232,7 +231,7 @@ class Cache:
         """Counts now and totals so far. O(1)."""
         self._reap()
         core, pool = self._core, self._core.pool
-        kept = [core.index.bundles[g.number] for g in core.groups if g.keeps == KEEPS_STATE]
+        kept = [core.index.bundles[g.number] for g in core.groups if g.keeps_state]
         return Stats(
             pages=pool.parents,
             live=pool.busy(),

@@ -12,7 +12,7 @@ from octavo.cache.match import Prefixes
 from octavo.cache.refusals import out_of_pages
 from octavo.cache.sequence import Sequence
 from octavo.checks import check_int
-from octavo.core.groups import KEEPS_CROSS, KEEPS_STATE, KEEPS_TOKENS, Group
+from octavo.core.groups import Group
 from octavo.core.rows import Rows
 from octavo.core.steps import Core
 from octavo.errors import CapacityError, LengthError, NeverFits, PlanError
@@ -105,9 +105,9 @@ class Capacity:
         """
         size, needs = self._core.size, []
         for group, plan in zip(self._core.groups, self._plan.groups.values(), strict=True):
-            if group.keeps == KEEPS_STATE:
+            if group.keeps_state:
                 needs.append(group.units * group.parts)
-            elif group.keeps == KEEPS_CROSS:
+            elif group.keeps_cross:
                 cross = identity.cross
                 needs.append(0 if cross is None else -(-cross.length // size))
             elif all_at_once:
@@ -160,9 +160,9 @@ class Capacity:
         """
         needs = self.lifetime_needs(limit, identity, all_at_once=True)
         for group in self._core.groups:
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 needs[group.number] -= boundary
-            elif group.keeps == KEEPS_CROSS:
+            elif group.keeps_cross:
                 needs[group.number] -= len(pages[group.number])
         self.require(needs, pages)
 
@@ -170,7 +170,7 @@ class Capacity:
         """Raise LengthError if pages from ``length`` on are published or shared. O(columns)."""
         core, row = self._core, sequence.row
         for group in core.groups:
-            if group.keeps != KEEPS_TOKENS:
+            if not group.keeps_tokens:
                 continue
             for column in range(core.columns(group, row) - 1, length // core.size - 1, -1):
                 page = group.entry(row, column)
@@ -192,7 +192,7 @@ class Capacity:
         lost = [0] * len(core.groups)
         keep, held = -(-computed // core.size), -(-sequence.scheduled // core.size)
         for group in core.groups:
-            if group.keeps != KEEPS_TOKENS:
+            if not group.keeps_tokens:
                 continue
             if not core.states:  # with states, both are promised already
                 lost[group.number] = sum(
@@ -213,9 +213,9 @@ class Capacity:
         needs, owed = [0] * len(core.groups), [0] * len(core.groups)
         promised = bool(core.promised[row])
         for group in core.groups:
-            if group.keeps == KEEPS_STATE and group.entry(row, 0):
+            if group.keeps_state and group.entry(row, 0):
                 needs[group.number] = n * group.units * group.parts
-            elif group.keeps == KEEPS_TOKENS and promised:
+            elif group.keeps_tokens and promised:
                 owed[group.number] = self._lent(group, row)
         if self.is_short([a + b for a, b in zip(needs, owed, strict=True)]):
             raise out_of_pages(core, sum(needs))
@@ -272,11 +272,11 @@ class Capacity:
         """Pages it must take: of windows fewer, as what it alone holds comes free as it goes on."""
         core = self._core
         new = max(0, -(-limit // core.size) - -(-int(core.scheduled[row]) // core.size))
-        if group.keeps == KEEPS_TOKENS and not group.slides():
+        if group.keeps_tokens and not group.slides():
             return new
-        placed = group.keeps == KEEPS_TOKENS or core.columns(group, row)
+        placed = group.keeps_tokens or core.columns(group, row)
         pages = group.held(row, core.columns(group, row)) if placed else []
-        if group.keeps != KEEPS_TOKENS:
+        if not group.keeps_tokens:
             return max(0, wanted - len(pages))
         holders = core.pool.spaces[group.number].holders
         own = sum(holders[page] == 1 for page in pages)
@@ -287,7 +287,7 @@ class Capacity:
         pages = self._prefixes.pages(self._prefixes.find(begin, length, identity), identity)
         needs = self.lifetime_needs(limit, identity)
         for group in self._core.groups:
-            if group.keeps != KEEPS_STATE and not group.slides():
+            if not group.keeps_state and not group.slides():
                 needs[group.number] = max(0, needs[group.number] - len(pages[group.number]))
         return Wish(None, limit, needs, pages)
 
@@ -300,7 +300,7 @@ class Capacity:
             if row < 0 or core.promised[row] or wish.limit <= core.scheduled[row]:
                 continue
             for group in core.groups if core.special[row] else ():
-                if group.keeps == KEEPS_TOKENS:
+                if group.keeps_tokens:
                     page = group.open_page(row, core.scheduled[row])
                     if page:
                         place = group.number, page
@@ -327,7 +327,7 @@ def limit_snapshots(core: Core, plan: Plan, snapshot_bytes: int | None) -> None:
     states: Iterable[tuple[Group, int]] = [
         (group, each.page_bytes * each.parts)
         for group, each in zip(core.groups, plan.groups.values(), strict=True)
-        if group.keeps == KEEPS_STATE
+        if group.keeps_state
     ]
     if not all(size for _, size in states):
         right = "it needs a plan that knows how many bytes a state has"

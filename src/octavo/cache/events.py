@@ -149,6 +149,7 @@ class EventLog:
         name: bytes = index.names[node]
         for later in reversed(trail):
             tokens = np.asarray(index.tokens)[later * index.size : (later + 1) * index.size]
-            media: Any = index.tags.thing[index.tag[later]] or ()
+            tag = index.tag[later]
+            media: Any = index.tags.thing[tag] if tag else ()
             name = index.names[later] = page_digest(name, tokens.tobytes(), media)
         return name

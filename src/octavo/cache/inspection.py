@@ -6,7 +6,6 @@ Reads the core; changes nothing.
 import numpy as np
 
 from octavo.cache.cache import Cache
-from octavo.core.groups import KEEPS_TOKENS
 from octavo.errors import UnknownGroup
 
 
@@ -18,7 +17,7 @@ def group_number(cache: Cache, name: str | None) -> int:
     """
     names = list(cache.plan.groups)
     if name is None:
-        kept = [group.number for group in cache._core.groups if group.keeps == KEEPS_TOKENS]
+        kept = [group.number for group in cache._core.groups if group.keeps_tokens]
         return int(kept[0]) if kept else 0
     if name not in names:
         raise UnknownGroup(name, names)
@@ -45,7 +44,7 @@ def open_ends(cache: Cache, group: str | None = None) -> dict[int, int]:
     """Open pages that are not published, and the offset each is written at next. O(sequences)."""
     number, core = group_number(cache, group), cache._core
     ends: dict[int, int] = {}
-    if core.groups[number].keeps != KEEPS_TOKENS:
+    if not core.groups[number].keeps_tokens:
         return ends
     for sequence in cache._sequences():
         column, offset = divmod(sequence.scheduled, core.size)

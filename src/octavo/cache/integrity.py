@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.results import Pin
-from octavo.core.groups import KEEPS_STATE, KEEPS_TOKENS, Group
+from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
 from octavo.core.pages import Pool, Space
 from octavo.core.rows import Pass
@@ -210,9 +210,9 @@ def _check_row(core: Core, row: int) -> None:
     if not core.moving[row]:
         check_equal(f"computed == scheduled of row {row}, in no open step", computed, scheduled)
     for group in core.groups if not core.preempted[row] else ():
-        if group.keeps == KEEPS_TOKENS:
+        if group.keeps_tokens:
             _check_columns(core, group, row)
-        elif group.keeps == KEEPS_STATE:
+        elif group.keeps_state:
             held = len(group.held(row, core.columns(group, row)))
             check_equal(f"states of row {row}", held in (0, group.units * group.parts), True)
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from octavo.cache.identity import Identity
 from octavo.cache.results import Explanation, Match
-from octavo.core.groups import KEEPS_STATE
 from octavo.core.sequences import NEVER
 from octavo.core.steps import Core
 
@@ -151,7 +150,7 @@ class Prefixes:
 
     def _why(self, hit: Hit, number: int) -> str:
         core = self._core
-        if core.groups[number].keeps == KEEPS_STATE and hit.tokens_boundary > hit.boundary:
+        if core.groups[number].keeps_state and hit.tokens_boundary > hit.boundary:
             at = hit.tokens_boundary * core.size
             return f"no state was kept at {at}; one is taken when a prompt that branches there runs"
         return f"its pages before {hit.chain * core.size} were given up"

@@ -6,7 +6,6 @@ from typing import Any
 from octavo.cache.arguments import Spread
 from octavo.cache.sequence import Sequence
 from octavo.core import rows as why
-from octavo.core.groups import KEEPS_STATE
 from octavo.core.steps import Core
 from octavo.errors import (
     CapacityError,
@@ -51,7 +50,7 @@ def extend_error(
         words = f"sequence {sequence.id!r} knows {sequence.length} tokens"
         return LengthError("count", refused.value, 0, refused.bound, words)
     if refused.why == why.DRAFTS:
-        name = core.names[[bool(group.keeps == KEEPS_STATE) for group in core.groups].index(True)]
+        name = core.names[[bool(group.keeps_state) for group in core.groups].index(True)]
         return RollbackUnsupported(name, refused.value - core.rollback)
     most = spread.each if spread.counts is None else max(spread.counts)
     return CapacityError("length", sequence.scheduled + most, sequence.limit, "its limit")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.groups import KEEPS_STATE, KEEPS_TOKENS
 from octavo.core.rows import Pass
 from octavo.errors import StepError, UnknownGroup
 
@@ -214,7 +213,7 @@ class Step(Pass):
             slots: Ints = self.group(name).slots
             return slots
         number = self.group_number(name)
-        if self.core.groups[number].keeps != KEEPS_TOKENS:
+        if not self.core.groups[number].keeps_tokens:
             raise UnknownGroup(name, self.group_names)
         at = self.core.section(number, self.count, self.tokens)
         return self._remember(f"slots {number}", lambda: self.array[at : at + self.tokens])
@@ -243,7 +242,7 @@ class Step(Pass):
         """
         if name is None:
             for group in self.core.groups:
-                if group.keeps == KEEPS_TOKENS:
+                if group.keeps_tokens:
                     return int(group.number)
         elif name in self.core.names:
             return int(self.core.names.index(name))
@@ -328,7 +327,7 @@ class Step(Pass):
         return self.array[at : at + self.count + more]
 
     def _positions(self) -> Any:
-        at = len(self.core.names) + 7 * self.count + 1
+        at = len(self.core.names) + 7 * self.count + 1 + self.tokens
         return self.array[at : at + self.tokens]
 
     def _given_group(self, name: str | None) -> Any:
@@ -345,11 +344,11 @@ class Step(Pass):
     def _view(self, number: int) -> View:
         group, n = self.core.groups[number], self.count
         at = self.core.section(number, n, self.tokens)
-        if group.keeps == KEEPS_TOKENS:
+        if group.keeps_tokens:
             self._check_open("tables")
             name = self.core.names[number]
             return GroupView(self.slots(name), self.core.gather(self, number), self.core.zeros[:n])
-        if group.keeps == KEEPS_STATE:
+        if group.keeps_state:
             parts, units = group.parts, group.units
             source = self.array[at : at + n * parts].reshape(n, parts)
             at += n * parts

@@ -6,7 +6,8 @@ from octavo.core.rows cimport Places
 
 @cython.final
 cdef class Group:
-    cdef public int number, keeps, window, chunk, sinks, parts, units, size, run, alone, in_flight
+    cdef public bint keeps_tokens, keeps_state, keeps_cross
+    cdef public int number, window, chunk, sinks, parts, units, size, run, alone, in_flight
     cdef public long long most
     cdef public Pool pool
     cdef public PrefixIndex index
@@ -17,18 +18,18 @@ cdef class Group:
     cpdef bint slides(self) except -1
     cpdef int floor(self, long long position) except -1
     cpdef int entry(self, int row, int column) except -1
-    cpdef void put(self, int row, int column, int page) except *
+    cdef void put(self, int row, int column, int page) except *
     @cython.locals(page=int)
-    cpdef int take(self, int row, int column) except -1
+    cdef int take(self, int row, int column) except -1
     @cython.locals(begin="long long", column=int, page=int)
-    cpdef void cut(self, int row, int low, int high) except *
+    cdef void cut(self, int row, int low, int high) except *
     @cython.locals(page=int)
     cpdef int open_page(self, int row, int position) except -1
     @cython.locals(space=Space)
     cpdef bint is_shared(self, int page) except -1
-    cpdef bint must_drop(self, int row, long long position) except -1
+    cdef bint must_drop(self, int row, long long position) except -1
     @cython.locals(stop=int, start=int, count=int, from_prompt=int, from_branch=int, warm=int, column=int, page=int, marked=bint)
-    cpdef int slide(self, int row, long long position, int prompt, int branch) except -1
-    cpdef int unit(self, int length) except -1
+    cdef int slide(self, int row, long long position, int prompt, int branch) except -1
+    cdef int unit(self, int length) except -1
     @cython.locals(column=int, page=int)
     cpdef list held(self, int row, int columns)

@@ -15,15 +15,13 @@ from octavo.core.index import PrefixIndex
 from octavo.core.pages import Pool, Space
 from octavo.core.rows import Places
 
-KEEPS_TOKENS, KEEPS_STATE, KEEPS_CROSS = range(3)
-
 
 class Group:
     """One group of a cache.
 
     Args:
         number: its place among the groups.
-        keeps: tokens, a state or a cross input.
+        keeps: "tokens", "state" or "cross".
         window, chunk: how many tokens; 0: no such rule.
         sinks: leading columns that are never given back.
         parts: pages of one state.
@@ -35,7 +33,7 @@ class Group:
     def __init__(
         self,
         number: int,
-        keeps: int,
+        keeps: str,
         window: int,
         chunk: int,
         sinks: int,
@@ -48,7 +46,9 @@ class Group:
         places: Places,
     ) -> None:
         self.number = number
-        self.keeps = keeps
+        self.keeps_tokens = keeps == "tokens"
+        self.keeps_state = keeps == "state"
+        self.keeps_cross = keeps == "cross"
         self.window = window
         self.chunk = chunk
         self.sinks = sinks

@@ -18,18 +18,18 @@ cdef class PrefixIndex:
     @cython.locals(node=int)
     cpdef int find(self, int parent, int tag, int code, long long at) except -1
     @cython.locals(i=Py_ssize_t, own="long long")
-    cpdef bint same(self, int node, long long at) except -1
+    cdef bint same(self, int node, long long at) except -1
     @cython.locals(node=int, bucket=int)
     cpdef int add(self, int parent, int tag, int code, long long at) except -1
     cpdef int enter_root(self, object key) except -1
     @cython.locals(node=int)
-    cpdef int new(self) except -1
+    cdef int new(self) except -1
     @cython.locals(parent=int)
     cpdef void leave(self, int node) except *
     @cython.locals(bucket=int, other=int)
-    cpdef void unlink(self, int node) except *
-    cpdef int ancestor(self, int node, int steps) except -1
+    cdef void unlink(self, int node) except *
+    cdef int ancestor(self, int node, int steps) except -1
     @cython.locals(group=int, count=int)
     cpdef int copies(self, int node) except -1
     @cython.locals(old="long long", count="long long", buckets="int[::1]", bucket=int, node=int, following=int, place=int)
-    cpdef void grow(self) except *
+    cdef void grow(self) except *

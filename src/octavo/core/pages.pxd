@@ -9,12 +9,12 @@ cdef class Space:
     cdef public int[::1] holders, node, before, after
     cdef public unsigned char[::1] lane
     @cython.locals(ring=int)
-    cpdef void wait(self, int page) except *
+    cdef void wait(self, int page) except *
     @cython.locals(ring=int)
-    cpdef void wait_again(self, int page) except *
-    cpdef void link(self, int before, int page, int after) except *
+    cdef void wait_again(self, int page) except *
+    cdef void link(self, int before, int page, int after) except *
     @cython.locals(before=int, after=int)
-    cpdef void unlink(self, int page) except *
+    cdef void unlink(self, int page) except *
     @cython.locals(ring=int)
     cpdef int coldest(self) except -1
 
@@ -35,19 +35,19 @@ cdef class Pool:
     @cython.locals(space=Space, parent=int, page=int)
     cpdef int take(self, int group) except -1
     @cython.locals(parent=int, page=int)
-    cpdef int choose(self, int group, Space space) except -2
+    cdef int choose(self, int group, Space space) except -2
     @cython.locals(parent=int)
-    cpdef int fullest(self, Space space) except -2
+    cdef int fullest(self, Space space) except -2
     @cython.locals(parent=int)
-    cpdef int resting_or_free(self, Space space) except -2
+    cdef int resting_or_free(self, Space space) except -2
     @cython.locals(room="long long", mine="long long", wanted="long long", number=int, space=Space)
-    cpdef bint can_open(self, int group) except -1
-    cpdef Py_ssize_t wanted(self, Space space, long long need, long long more) except -1
+    cdef bint can_open(self, int group) except -1
+    cdef Py_ssize_t wanted(self, Space space, long long need, long long more) except -1
     @cython.locals(page=int)
-    cpdef int pop(self, Space space, int parent) except -1
+    cdef int pop(self, Space space, int parent) except -1
     @cython.locals(first=int, page=int)
-    cpdef void rouse(self, int group, Space space, int parent) except *
-    cpdef void enliven(self, Space space, int parent) except *
+    cdef void rouse(self, int group, Space space, int parent) except *
+    cdef void enliven(self, Space space, int parent) except *
     @cython.locals(space=Space, parent=int)
     cpdef void retain(self, int group, int page) except *
     @cython.locals(space=Space)
@@ -55,31 +55,31 @@ cdef class Pool:
     @cython.locals(space=Space, parent=int)
     cpdef void release(self, int group, int page, bint cold) except *
     @cython.locals(first=int, lane=int, page=int)
-    cpdef void quieten(self, Space space, int parent) except *
-    cpdef void settle(self, Space space, int parent) except *
-    cpdef void vacate(self, Space space, int page, int parent) except *
+    cdef void quieten(self, Space space, int parent) except *
+    cdef void settle(self, Space space, int parent) except *
+    cdef void vacate(self, Space space, int page, int parent) except *
     @cython.locals(space=Space)
     cpdef void publish(self, int group, int page, int node) except *
     @cython.locals(space=Space, page=int)
-    cpdef void publish_bundle(self, int group, tuple pages, int node) except *
+    cdef void publish_bundle(self, int group, tuple pages, int node) except *
     @cython.locals(space=Space, index=PrefixIndex, node=int, other=int)
-    cpdef void forget(self, int group, int page, bint evicted) except *
+    cdef void forget(self, int group, int page, bint evicted) except *
     @cython.locals(parent=int)
-    cpdef void unpublish(self, Space space, int page) except *
+    cdef void unpublish(self, Space space, int page) except *
     @cython.locals(ring=int, parent=int, group=int, space=Space, first=int, page=int)
-    cpdef void give_up_parent(self) except *
+    cdef void give_up_parent(self) except *
     @cython.locals(group=int, space=Space, page=int)
     cpdef void give_up_all(self) except *
     @cython.locals(ring=int, last=int)
-    cpdef void join_lane(self, int parent, int lane) except *
+    cdef void join_lane(self, int parent, int lane) except *
     @cython.locals(before=int, after=int)
-    cpdef void leave_lane(self, int parent) except *
+    cdef void leave_lane(self, int parent) except *
     @cython.locals(lane=int, parent=int, count=int, down=int)
-    cpdef void rebalance(self) except *
+    cdef void rebalance(self) except *
     @cython.locals(vacant=int, ring=int, last=int)
-    cpdef void list_vacant(self, Space space, int parent) except *
+    cdef void list_vacant(self, Space space, int parent) except *
     @cython.locals(left=int, right=int)
-    cpdef void unlist(self, int parent) except *
+    cdef void unlist(self, int parent) except *
     @cython.locals(group=int)
     cpdef void ask(self) except *
     @cython.locals(space=Space, parent=int)
@@ -87,4 +87,4 @@ cdef class Pool:
     @cython.locals(short=bint, room="long long", group=int, space=Space, need="long long", more="long long", own="long long", there="long long", lack="long long")
     cpdef bint is_short(self, bint one_by_one) except -1
     @cython.locals(count="long long", vacant=int, parent=int)
-    cpdef Py_ssize_t beside_live(self, Space space) except -1
+    cdef Py_ssize_t beside_live(self, Space space) except -1

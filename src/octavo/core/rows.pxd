@@ -7,6 +7,7 @@ cdef class Handle:
     cdef readonly tuple last
     cdef readonly object left
 
+@cython.final
 cdef class Rows:
     cdef readonly int[::1] data, log
     cdef readonly int count, logged, dense

@@ -142,9 +142,9 @@ class Pass:
     """One pass over some rows: what `octavo.Step` shows, in one block of int32.
 
     The block begins with the pages taken by group, then has, for n rows, G groups and T tokens:
-    rows, counts, past, context, last, wants_token (n each), query_start (n + 1), positions (T); then
-    group by group slots (T) of tokens, source and targets of states (n * parts, n * units), lengths
-    and fresh (n each) of cross inputs; then the pages taken, group by group.
+    rows, counts, past, context, last, wants_token (n each), query_start (n + 1), ids, positions (T);
+    then group by group slots (T) of tokens, source and targets of states (n * parts, n * units),
+    lengths and fresh (n each) of cross inputs; then the pages taken, group by group.
 
     Attributes:
         core: whose rows.
@@ -175,17 +175,20 @@ class Pass:
         "width",
     )
 
+    core: Any
+    array: Any
+    block: Ints
+    ids: Any
+    count: int
+    tokens: int
+    width: int
+    clock: int
+    is_open: bool
+    log: Ints | None
+    before: list[tuple[int, int, int]]
+    behind: list[tuple[int, int, int]]
+    kept: list[tuple[int, int, tuple[int, ...], int]]
+
     def __init__(self) -> None:
-        self.core: Any = None
-        self.array: Any = None
-        self.block = ints(0)
-        self.ids: Any = None
-        self.count = 0
-        self.tokens = 0
-        self.width = 0
-        self.clock = 0
+        self.core = None
         self.is_open = False
-        self.log: Ints | None = None
-        self.before: list[tuple[int, int, int]] = []
-        self.behind: list[tuple[int, int, int]] = []
-        self.kept: list[tuple[int, int, tuple[int, ...], int]] = []

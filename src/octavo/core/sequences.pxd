@@ -21,16 +21,16 @@ cdef class Sequences:
     cdef public object stored
     cpdef Py_ssize_t read(self, object tokens, Py_ssize_t length) except -1
     @cython.locals(i=Py_ssize_t)
-    cpdef void write(self, int[::1] target, long long begin, object tokens, Py_ssize_t length) except *
+    cdef void write(self, int[::1] target, long long begin, object tokens, Py_ssize_t length) except *
     @cython.locals(i=Py_ssize_t)
-    cpdef void write_array(self, int[::1] target, long long begin, int[::1] tokens, Py_ssize_t length) except *
+    cdef void write_array(self, int[::1] target, long long begin, int[::1] tokens, Py_ssize_t length) except *
     @cython.locals(known=int, begin="long long")
     cpdef void learn(self, int row, object tokens, Py_ssize_t length) except *
     cpdef object tokens(self, int row)
     @cython.locals(group=Group, size=int, node=int, index=PrefixIndex, column=int, tag=int, at="long long")
     cpdef int match(self, long long begin, int most, int root, dict tags) except -1
     @cython.locals(every=bint, tokens=bint, good=bint, group=Group, page=int)
-    cpdef void serve(self, int node, int column) except *
+    cdef void serve(self, int node, int column) except *
     @cython.locals(stop=int, column=int, node=int)
     cpdef list hit(self, Group group, int boundary, int root)
     @cython.locals(data="int[::1]", own="long long", i=int)
@@ -40,17 +40,17 @@ cdef class Sequences:
     @cython.locals(start=int, group=Group)
     cpdef void hold(self, int row, int boundary, int root, bint cross) except *
     @cython.locals(index=PrefixIndex, pool=Pool, number=int, stop=int, column=int, page=int)
-    cpdef void hold_tokens(self, Group group, int row, int boundary) except *
+    cdef void hold_tokens(self, Group group, int row, int boundary) except *
     @cython.locals(column=int, pages=tuple, kept=dict)
-    cpdef void hold_cross(self, Group group, int row, int root) except *
+    cdef void hold_cross(self, Group group, int row, int root) except *
     @cython.locals(page=int)
     cpdef void fetch(self, int row, Group group, int node) except *
     @cython.locals(number=int, page=int)
-    cpdef void drop_fetches(self, int row) except *
+    cdef void drop_fetches(self, int row) except *
     @cython.locals(group=Group)
-    cpdef void let_go(self, int row) except *
+    cdef void let_go(self, int row) except *
     cpdef void preempt(self, int row) except *
-    cpdef void end(self, int row) except *
+    cdef void end(self, int row) except *
     cpdef void bind(self, Handle handle, int row) except *
     @cython.locals(row=int)
     cpdef void release(self, Handle handle) except *
@@ -62,44 +62,44 @@ cdef class Sequences:
     @cython.locals(length=int)
     cpdef int columns(self, Group group, int row) except -1
     @cython.locals(most=int, group=Group)
-    cpdef int width(self, int row) except -1
+    cdef int width(self, int row) except -1
     @cython.locals(start=int, new=int, group=Group)
-    cpdef void want(self, int row, int end) except *
+    cdef void want(self, int row, int end) except *
     @cython.locals(group=Group, first=int, space=Space, column=int, page=int)
-    cpdef void lose(self, int row) except *
+    cdef void lose(self, int row) except *
     @cython.locals(number=int, row=int)
-    cpdef void owe(self) except *
+    cdef void owe(self) except *
     @cython.locals(number=int)
-    cpdef void clear_wants(self) except *
+    cdef void clear_wants(self) except *
     @cython.locals(number=int)
     cpdef void ask(self) except *
-    cpdef int span(self, int row, int computed) except -1
+    cdef int span(self, int row, int computed) except -1
     @cython.locals(number=int)
     cpdef int reach(self, int row, int computed) except -1
     @cython.locals(group=Group, first=int)
-    cpdef int first_lost(self, int row, int computed) except -2
+    cdef int first_lost(self, int row, int computed) except -2
     @cython.locals(span=int, columns=int, node=int)
-    cpdef int state_boundary(self, int row, int computed) except -1
+    cdef int state_boundary(self, int row, int computed) except -1
     @cython.locals(group=Group, page=int)
-    cpdef bint can_fetch(self, int node) except -1
+    cdef bint can_fetch(self, int node) except -1
     @cython.locals(before=int, after=int, tip=int, group=Group, columns=int)
-    cpdef void settle(self, int row, int reached) except *
+    cdef void settle(self, int row, int reached) except *
     @cython.locals(low=int, high=int, group=Group)
-    cpdef void cut(self, int row, int end) except *
+    cdef void cut(self, int row, int end) except *
     cpdef void truncate(self, int row, int length, int reached) except *
     cpdef void stop_at(self, int row, set positions) except *
     @cython.locals(start=int, best=int, stop=int)
-    cpdef void aim(self, int row) except *
-    cpdef bint has_room_for_state(self, Group group) except -1
+    cdef void aim(self, int row) except *
+    cdef bint has_room_for_state(self, Group group) except -1
     @cython.locals(space=Space, page=int)
-    cpdef bint give_up_state(self, Group group) except -1
+    cdef bint give_up_state(self, Group group) except -1
     @cython.locals(tip=int)
-    cpdef void keep_state(self, Group group, int row, tuple pages) except *
+    cdef void keep_state(self, Group group, int row, tuple pages) except *
     @cython.locals(number=int, source=int, target=int)
-    cpdef void forget_copies(self, Group group, int row) except *
+    cdef void forget_copies(self, Group group, int row) except *
     @cython.locals(length=int, begin="long long", child=int, number=int, page=int, group=Group)
     cpdef int fork(self, int row) except -1
     @cython.locals(columns=int, state=bint, column=int, page=int, target=int)
-    cpdef void share(self, Group group, int row, int child) except *
+    cdef void share(self, Group group, int row, int child) except *
     @cython.locals(other=int, origin=int, filled=int)
-    cpdef void copy_later(self, int number, int source, int target) except *
+    cdef void copy_later(self, int number, int source, int target) except *

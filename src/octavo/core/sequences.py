@@ -15,7 +15,7 @@ import numpy as np
 
 from octavo.core import nocython as cython
 from octavo.core.arena import Arena, copy, ints, larger, longs, view
-from octavo.core.groups import KEEPS_CROSS, KEEPS_STATE, KEEPS_TOKENS, Group
+from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
 from octavo.core.pages import Pool
 from octavo.core.rows import TOKEN, WINDOW, Handle, Places, Refused, Rows
@@ -85,9 +85,9 @@ class Sequences:
         self.sliding = False
         self.crosses = False
         for group in groups:
-            if group.keeps == KEEPS_STATE:
+            if group.keeps_state:
                 self.states = True
-            if group.keeps == KEEPS_CROSS:
+            if group.keeps_cross:
                 self.crosses = True
             if group.slides():
                 self.sliding = True
@@ -239,13 +239,13 @@ class Sequences:
         every = tokens = True
         for group in self.groups:
             page = self.index.held[node * self.index.groups + group.number]
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 if page == 0:
                     group.run = NEVER if column < group.sinks else max(group.run, column + 1)
                 good = group.floor((column + 1) * self.size) >= group.run
                 tokens = tokens and good
             else:
-                good = group.keeps == KEEPS_CROSS or page != 0
+                good = group.keeps_cross or page != 0
             if good:
                 group.alone = column + 1
             every = every and good
@@ -256,11 +256,11 @@ class Sequences:
 
     def hit(self, group: Group, boundary: int, root: int) -> list[int]:
         """Pages of a group that the hit at ``boundary`` after `match` would hold. O(columns)."""
-        if group.keeps == KEEPS_CROSS:
+        if group.keeps_cross:
             return list(self.index.bundles[group.number].get(root, ()))
         if boundary == 0:
             return []
-        if group.keeps == KEEPS_STATE:
+        if group.keeps_state:
             return list(self.index.bundles[group.number][self.path[boundary - 1]])
         stop = group.floor(boundary * self.size)
         pages = []
@@ -310,9 +310,9 @@ class Sequences:
         """
         start = boundary * self.size
         for group in self.groups:
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 self.hold_tokens(group, row, boundary)
-            elif group.keeps == KEEPS_STATE:
+            elif group.keeps_state:
                 group.table.reserve(row, group.units * group.parts, 0)
                 if boundary:
                     self.fetch(row, group, self.path[boundary - 1])
@@ -377,10 +377,10 @@ class Sequences:
         """Give back everything a row holds and stands on, the last column first. O(pages)."""
         self.drop_fetches(row)
         for group in self.groups:
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 group.cut(row, 0, (self.scheduled[row] + self.size - 1) // self.size)
                 group.first[row] = 0
-            elif group.keeps == KEEPS_STATE:
+            elif group.keeps_state:
                 if self.pending:
                     self.forget_copies(group, row)
                 group.cut(row, 0, group.units * group.parts)
@@ -477,9 +477,9 @@ class Sequences:
 
     def columns(self, group: Group, row: int) -> int:
         """Columns of a row's table in a group. O(1)."""
-        if group.keeps == KEEPS_STATE:
+        if group.keeps_state:
             return group.units * group.parts
-        length = self.cross[row] if group.keeps == KEEPS_CROSS else self.scheduled[row]
+        length = self.cross[row] if group.keeps_cross else self.scheduled[row]
         return (length + self.size - 1) // self.size
 
     def width(self, row: int) -> int:
@@ -496,11 +496,11 @@ class Sequences:
         start = self.scheduled[row]
         new = (end + self.size - 1) // self.size - (start + self.size - 1) // self.size
         for group in self.groups:
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 self.wants[group.number] += new
                 if self.special[row] and group.open_page(row, start):
                     self.wants[group.number] += 1
-            elif self.special[row] and not (group.keeps == KEEPS_CROSS and not self.cross[row]):
+            elif self.special[row] and not (group.keeps_cross and not self.cross[row]):
                 if group.entry(row, 0) == 0:
                     self.wants[group.number] += self.columns(group, row)
 
@@ -511,7 +511,7 @@ class Sequences:
         back, and columns that windows dropped are needed anew. O(columns).
         """
         for group in self.groups:
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 first = group.first[row]
                 self.wants[group.number] += first - min(first, group.sinks)
                 space = group.space()
@@ -592,13 +592,13 @@ class Sequences:
     def can_fetch(self, node: int) -> bool:
         """Whether the state after a node is kept and can be held beside what is owed. O(parts)."""
         for group in self.groups:
-            if group.keeps == KEEPS_STATE and node not in self.index.bundles[group.number]:
+            if group.keeps_state and node not in self.index.bundles[group.number]:
                 return False
         if not self.guaranteed:
             return True
         self.ask()
         for group in self.groups:
-            if group.keeps == KEEPS_STATE:
+            if group.keeps_state:
                 for page in self.index.bundles[group.number][node]:
                     self.pool.pin(group.number, page)
         return not self.pool.is_short(False)
@@ -619,14 +619,14 @@ class Sequences:
             self.floor[row] = reached
             if reached:
                 for group in self.groups:
-                    if group.keeps == KEEPS_STATE:
+                    if group.keeps_state:
                         self.fetch(row, group, self.tip[row])
                 self.special[row] = 1
         self.computed[row] = reached
         self.cut(row, reached)
         columns = (reached + self.size - 1) // self.size
         for group in self.groups:
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 group.first[row] = min(group.first[row], columns)
                 if group.open_page(row, reached):
                     self.special[row] = 1
@@ -636,7 +636,7 @@ class Sequences:
         low = (end + self.size - 1) // self.size
         high = (self.scheduled[row] + self.size - 1) // self.size
         for group in self.groups:
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 group.cut(row, low, high)
         self.scheduled[row] = end
         self.aim(row)
@@ -751,7 +751,7 @@ class Sequences:
         self.ask()
         for group in self.groups:
             self.pool.due[group.number] = self.pool.need[group.number]
-            if group.keeps == KEEPS_STATE:
+            if group.keeps_state:
                 self.pool.due[group.number] += group.units * group.parts
         for group in self.groups:
             self.share(group, row, child)
@@ -762,7 +762,7 @@ class Sequences:
         columns = self.columns(group, row)
         group.table.reserve(child, columns, 0)
         group.first[child] = group.first[row]
-        state = group.keeps == KEEPS_STATE
+        state = group.keeps_state
         for column in range(columns):
             page = group.entry(row, column)
             if page and not state:

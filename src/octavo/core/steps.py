@@ -10,12 +10,12 @@ for prompts, drafts and single tokens, whatever the groups keep::
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from octavo.core.arena import Arena, copy, ints, longs, view
-from octavo.core.groups import KEEPS_CROSS, KEEPS_STATE, KEEPS_TOKENS, Group
+from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
 from octavo.core.pages import Pool
 from octavo.core.rows import (
@@ -42,6 +42,9 @@ from octavo.core.rows import (
     Rows,
 )
 from octavo.core.sequences import Sequences
+
+if TYPE_CHECKING:
+    from octavo.core.arena import Ints
 
 
 class Core(Sequences):
@@ -138,11 +141,12 @@ class Core(Sequences):
         step.width = (most + self.size - 1) // self.size
         step.array = np.empty(self.block_size(rows.count, tokens) + pages, np.int32)
         step.block = view(step.array)
-        step.ids = np.empty(tokens, np.int32)
+        ids = len(self.groups) + 7 * rows.count + 1
+        step.ids = step.array[ids : ids + tokens]  # this view can be written, later ones cannot
         step.behind = []
         step.kept = []
         self.place_rows(step, rows)
-        self.fill(step, rows, view(step.ids))
+        self.fill(step, rows)
         step.array.flags.writeable = False
         step.log = rows.take_log()
         self.clock += 1
@@ -152,7 +156,9 @@ class Core(Sequences):
     def aim_rows(self, rows: Rows, count: int, counts: Any, ahead: int) -> tuple[int, int]:
         """Where each row comes to, into ``target``; returns new tokens and the longest context."""
         self.tick += 1
-        given = self.numbers(counts)
+        given = self.nothing
+        if counts is not None:
+            given = counts
         if counts is not None and len(given) != rows.count:
             raise Refused(COUNT, -1, len(given))
         tokens = most = 0
@@ -243,13 +249,13 @@ class Core(Sequences):
                 continue
             self.want(row, end)
             for group in self.groups:
-                if group.keeps == KEEPS_TOKENS:
+                if group.keeps_tokens:
                     page = group.open_page(row, start)
                     if page:
                         group.space().holders[page] -= 1
                         shared.append((group.number, page))
         for group in self.groups:
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 self.wants[group.number] += new
         return shared
 
@@ -271,7 +277,7 @@ class Core(Sequences):
             columns = (self.target[row] + size - 1) // size
             if columns > used:
                 for group in self.groups:
-                    if group.keeps == KEEPS_TOKENS and columns > group.table.room[row]:
+                    if group.keeps_tokens and columns > group.table.room[row]:
                         group.table.reserve(row, columns, used)
 
     # -- placing pages -------------------------------------------------------------------------
@@ -300,7 +306,7 @@ class Core(Sequences):
             first, last = (start + size - 1) // size, (end + size - 1) // size
             if last > first:
                 for group in self.groups:
-                    if group.keeps == KEEPS_TOKENS:
+                    if group.keeps_tokens:
                         for column in range(first, last):
                             self.take(step, group, row, column)
         step.before = copies
@@ -337,7 +343,7 @@ class Core(Sequences):
         """
         start = self.scheduled[row]
         for group in self.groups:
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 page = group.open_page(row, start)
                 if page:
                     copies.append(
@@ -345,7 +351,7 @@ class Core(Sequences):
                     )
                     group.space().holders[page] -= 1
                     given.append((group.number, page))
-            elif group.keeps == KEEPS_STATE:
+            elif group.keeps_state:
                 if group.entry(row, 0) == 0:
                     for column in range(group.units * group.parts):
                         self.take(step, group, row, column)
@@ -390,16 +396,16 @@ class Core(Sequences):
         for group in self.groups:
             number = group.number
             self.pool.need[number] = self.owed_after[number]
-            if group.keeps == KEEPS_STATE:
+            if group.keeps_state:
                 self.pool.need[number] += group.parts
             self.pool.due[number] = self.pool.need[number]
         if self.pool.is_short(False):
             return
         for group in self.groups:
-            if group.keeps == KEEPS_STATE and not self.has_room_for_state(group):
+            if group.keeps_state and not self.has_room_for_state(group):
                 return
         for group in self.groups:
-            if group.keeps == KEEPS_STATE:
+            if group.keeps_state:
                 pages = []
                 column = group.unit(end)
                 for part in range(group.parts):
@@ -414,13 +420,13 @@ class Core(Sequences):
 
     def section(self, number: int, count: int, tokens: int) -> int:
         """Where in the block of ``count`` rows and ``tokens`` a group's addresses begin. O(groups)."""
-        at = len(self.groups) + 7 * count + 1 + tokens
+        at = len(self.groups) + 7 * count + 1 + 2 * tokens
         for group in self.groups:
             if group.number == number:
                 break
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 at += tokens
-            elif group.keeps == KEEPS_STATE:
+            elif group.keeps_state:
                 at += count * group.parts * (1 + group.units)
             else:
                 at += 2 * count
@@ -433,21 +439,21 @@ class Core(Sequences):
     def begin_crosses(self, step: Pass, rows: Rows) -> None:
         """Lengths of cross inputs; none is to be written yet."""
         for group in self.groups:
-            if group.keeps == KEEPS_CROSS:
+            if group.keeps_cross:
                 at = self.section(group.number, step.count, step.tokens)
                 for i in range(rows.count):
                     step.block[at + i] = self.cross[rows.data[i]]
                     step.block[at + rows.count + i] = 0
 
-    def fill(self, step: Pass, rows: Rows, ids: Any) -> None:
+    def fill(self, step: Pass, rows: Rows) -> None:
         """The arrays of a step whose pages are placed, and where its rows stand now."""
         block, n, tokens = step.block, rows.count, step.tokens
-        self.fill_tokens(step, rows, ids)
+        self.fill_tokens(step, rows)
         for group in self.groups:
             at = self.section(group.number, n, tokens)
-            if group.keeps == KEEPS_TOKENS:
+            if group.keeps_tokens:
                 self.fill_slots(group, block, at, rows)
-            elif group.keeps == KEEPS_STATE:
+            elif group.keeps_state:
                 self.fill_states(group, block, at, rows)
         for i in range(n):
             row = rows.data[i]
@@ -461,12 +467,13 @@ class Core(Sequences):
                     self.floor[row] = max(self.floor[row], end - self.rollback)
                     self.aim(row)
 
-    def fill_tokens(self, step: Pass, rows: Rows, ids: Any) -> None:
+    def fill_tokens(self, step: Pass, rows: Rows) -> None:
         """All but the addresses of groups."""
-        block, n, numbers = step.block, rows.count, ids
+        block, n = step.block, rows.count
         first = len(self.groups)
         query = first + 6 * n
-        positions = query + n + 1
+        ids = query + n + 1
+        positions = ids + step.tokens
         data = self.ids.data
         block[query] = at = 0
         for i in range(n):
@@ -474,9 +481,9 @@ class Core(Sequences):
             start, end, known = self.scheduled[row], self.target[row], self.known[row]
             count = end - start
             there = max(0, min(end, known) - start)
-            copy(numbers, at, data, self.ids.begin[row] + start, there)
+            copy(block, ids + at, data, self.ids.begin[row] + start, there)
             for j in range(there, count):
-                numbers[at + j] = 0  # the engine knows these, the cache does not yet
+                block[ids + at + j] = 0  # the engine knows these, the cache does not yet
             for j in range(count):
                 block[positions + at + j] = start + j
             at += count
@@ -489,9 +496,9 @@ class Core(Sequences):
             block[first + 5 * n + i] = 1 if wants else 0
             block[query + i + 1] = at
 
-    def fill_slots(self, group: Group, block: Any, at: int, rows: Rows) -> None:
+    def fill_slots(self, group: Group, block: Ints, at: int, rows: Rows) -> None:
         """Slots of all new positions: the page's first one, and one after the other."""
-        numbers, size, table = block, self.size, group.table.data
+        size, table = self.size, group.table.data
         for i in range(rows.count):
             row = rows.data[i]
             position, end = self.scheduled[row], self.target[row]
@@ -501,23 +508,23 @@ class Core(Sequences):
                 base = (table[begin + column] - column) * size
                 stop = min(end, (column + 1) * size)
                 while position < stop:
-                    numbers[at] = base + position
+                    block[at] = base + position
                     at += 1
                     position += 1
 
-    def fill_states(self, group: Group, block: Any, at: int, rows: Rows) -> None:
+    def fill_states(self, group: Group, block: Ints, at: int, rows: Rows) -> None:
         """The state each row starts from, and where the states after its last positions go."""
-        numbers, parts = block, group.parts
+        parts = group.parts
         targets = at + rows.count * parts
         for i in range(rows.count):
             row = rows.data[i]
             column = group.unit(self.scheduled[row])
             for part in range(parts):
-                numbers[at + i * parts + part] = group.entry(row, column + part)
+                block[at + i * parts + part] = group.entry(row, column + part)
             for back in range(group.units):
                 column = group.unit(self.target[row] + group.units - back)
                 for part in range(parts):
-                    numbers[targets] = group.entry(row, column + part)
+                    block[targets] = group.entry(row, column + part)
                     targets += 1
 
     # -- what a step shows later ---------------------------------------------------------------
@@ -531,7 +538,7 @@ class Core(Sequences):
         group: Group = self.groups[number]
         n, lengths = step.count, len(self.groups) + 3 * step.count
         width = step.width
-        if group.keeps == KEEPS_CROSS:
+        if group.keeps_cross:
             lengths = self.section(number, n, step.tokens)
             width = 0
             for i in range(n):
@@ -595,13 +602,17 @@ class Core(Sequences):
 
         Cost: O(rows x groups + new ids and pages).
         """
-        self.check_commit(step, ids, counts, kept)
+        block, n, first, at = step.block, step.count, len(self.groups), 0
+        numbers, given, valid = ids, self.nothing, self.nothing
+        if counts is not None:
+            given = counts
+        if kept is not None:
+            valid = kept
+        every, some = len(numbers) > 0 and counts is None, counts is not None
+        self.check_commit(step, numbers, given, valid, every, some, kept is not None)
         self.published = 0
         self.dropped = 0
         self.repointed = []
-        block, n, first, at = step.block, step.count, len(self.groups), 0
-        numbers, given, valid = self.numbers(ids), self.numbers(counts), self.numbers(kept)
-        every, some = len(numbers) > 0 and counts is None, counts is not None
         for i in range(n):
             row, past = block[first + i], block[first + 2 * n + i]
             context, wants = block[first + 3 * n + i], block[first + 5 * n + i]
@@ -621,15 +632,23 @@ class Core(Sequences):
         self.publish_copies(step)
         step.is_open = False
 
-    def numbers(self, given: Any) -> Any:
-        """What is given, or no numbers."""
-        return self.nothing if given is None else given
+    def check_commit(
+        self,
+        step: Pass,
+        numbers: Ints,
+        given: Ints,
+        valid: Ints,
+        every: bool,
+        some: bool,
+        partly: bool,
+    ) -> None:
+        """Whether `commit` may do this.
 
-    def check_commit(self, step: Pass, ids: Any, counts: Any, kept: Any) -> None:
-        """Whether `commit` may do this."""
+        Args:
+            every, some, partly: whether there is an id for each row, as many as ``given`` says, and
+                whether ``valid`` says how many positions are kept.
+        """
         block, n, first, at = step.block, step.count, len(self.groups), 0
-        numbers, given, valid = self.numbers(ids), self.numbers(counts), self.numbers(kept)
-        every, some = len(numbers) > 0 and counts is None, counts is not None
         if every and len(numbers) != n:
             raise Refused(TOKENS, n, len(numbers))
         for i in range(n):
@@ -644,10 +663,10 @@ class Core(Sequences):
                 if numbers[j] < 0:
                     raise Refused(TOKEN, j)
             at += count
-            if kept is not None and not 0 <= valid[i] <= context - past:
+            if partly and not 0 <= valid[i] <= context - past:
                 raise Refused(KEPT, i, valid[i])
             if self.epoch[row] <= step.clock:
-                end = context if kept is None else past + valid[i]
+                end = past + valid[i] if partly else context
                 self.check_row(i, row, count, past, end, context)
         if some and at != len(numbers):
             raise Refused(TOKENS, n, at)
@@ -712,7 +731,7 @@ class Core(Sequences):
                 node = index.add(tip, tag, code, at)
             index.users[node] += 1
             for group in self.groups:
-                if group.keeps == KEEPS_TOKENS:
+                if group.keeps_tokens:
                     page = group.entry(row, column)
                     other = index.held[node * index.groups + group.number]
                     if other == 0 and page:
@@ -749,7 +768,7 @@ class Core(Sequences):
         step.kept = []
         if self.crosses and self.publishes:
             for group in self.groups:
-                if group.keeps == KEEPS_CROSS:
+                if group.keeps_cross:
                     self.publish_crosses(step, group)
 
     def drop_copies(self, group: Group, pages: tuple[int, ...]) -> None:
@@ -786,7 +805,7 @@ class Core(Sequences):
                     else:
                         self.cut(row, past)
         for group in self.groups if self.crosses else ():
-            if group.keeps == KEEPS_CROSS:
+            if group.keeps_cross:
                 self.take_back_crosses(step, group)
         for _, number, pages, _ in step.kept:
             self.drop_copies(self.groups[number], pages)
