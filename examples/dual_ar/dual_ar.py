@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 from octavo.active_prefix.cache import ActivePrefixCache
-from octavo.attention.onepass import Prefix
+from octavo.active_prefix.prefix import Prefix
 
 TEXT, CODES, CODEBOOKS = 64, 32, 4
 END = TEXT + CODES  # the last token of the slow vocabulary

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import octavo
-from octavo.attention import onepass
+from octavo.active_prefix import prefix as onepass
 
 LAYERS, HEADS, KV_HEADS, DIM, VOCAB = 2, 6, 2, 8, 97
 SIZES = {"layers": LAYERS, "kv_heads": KV_HEADS, "head_dim": DIM}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import octavo
-from octavo.attention import onepass
+from octavo.active_prefix import prefix as onepass
 
 LAYERS, KV_HEADS, DIM = 2, 2, 4
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from octavo.attention.onepass import Prefix, slots, visible
+from octavo.active_prefix.prefix import Prefix, slots, visible
 from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, PlanError
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from octavo.attention.arguments import check_number
-from octavo.checks import check_int
+from octavo.checks import check_int, check_number
 from octavo.errors import LengthError, PlanError, StepError
 
 
