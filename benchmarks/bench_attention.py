@@ -27,8 +27,8 @@ from machine import machine_line
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from octavo import Cache, Plan, Step
-from octavo.attention import cpu
-from octavo.attention import torch as gathered
+from octavo.attention.kernels import cpu
+from octavo.attention.kernels import torch as gathered
 
 HEADS = ((9, 3, 64), (32, 8, 128))
 LENGTHS = ((1, 128), (1, 1024), (1, 8192), (1, 16384), (16, 128), (16, 1024), (64, 1024), (4, 4096))

@@ -9,16 +9,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import octavo
-import octavo.attention.torch as torch_backend
+import octavo.attention.kernels.torch as torch_backend
 from octavo import Attention, Cache, ModelSpec, Plan
 from octavo.attention import backends
-from octavo.attention.operands import Inputs
-from octavo.attention.operator import paged_attention_op
-from octavo.attention.oracle import paged_attention, visible
+from octavo.attention.kernels.oracle import paged_attention, visible
 from octavo.attention.quantised import decode, encode
-from octavo.attention.rotary import rotate
-from octavo.attention.stored import Stored
+from octavo.attention.stored import StoredPages
 from octavo.errors import PlanError
+from octavo.integrations.onnx.op.operands import Inputs
+from octavo.integrations.onnx.op.operator import paged_attention_op
+from octavo.integrations.onnx.op.rotary import rotate
 from octavo.storage import Storage
 from octavo.testing import unowned_slots
 
@@ -285,7 +285,8 @@ def test_e17_quantised_rows_of_every_length(dim, kind, top):
     numbers = np.random.default_rng(dim).uniform(-1, 1, (32, 2, dim))
     scales = np.abs(numbers).max(axis=2).reshape(2, 16, 2) / top
     scales = np.concatenate((np.full((1, 16, 2), np.nan), scales))
-    store, place = Stored("cache", stored, "token", dim, kind, scales), np.divmod(range(16, 48), 16)
+    store = StoredPages("cache", stored, "token", dim, kind, scales)
+    place = np.divmod(range(16, 48), 16)
     store.write(*place, numbers)
     assert (np.abs(store.read(*place) - numbers) <= scales[place][..., None] * 0.50001).all()
 

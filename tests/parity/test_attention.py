@@ -8,11 +8,11 @@ import torch
 
 import octavo
 import octavo.index
-from octavo.attention import backends, oracle
-from octavo.attention import torch as backend
-from octavo.attention.operands import Inputs
-from octavo.attention.operator import paged_attention_op
-from octavo.attention.tiles import TorchStep
+from octavo.attention import backends
+from octavo.attention.kernels import oracle
+from octavo.attention.kernels import torch as backend
+from octavo.integrations.onnx.op.operands import Inputs
+from octavo.integrations.onnx.op.operator import paged_attention_op
 from octavo.testing import check_kernel
 
 ON_CPUS = [each for each in backends() if not each.devices or "cpu" in each.devices]
@@ -234,7 +234,7 @@ def test_prepared_step_is_the_same(pages):
     rng = np.random.default_rng(4)
     spread = spans(16)
     case = pages(spread, 16, 2, 8, 8, "head", rng)
-    prepared = TorchStep(case.step, page_size=16)
+    prepared = backend.TorchStep(case.step, page_size=16)
     for rule in [{}, {"window": 5}, {}, {"softcap": 2.0}]:
         expected, found = both(
             case,
@@ -318,34 +318,3 @@ def test_largest_window_is_none(pages):
         oracle.paged_attention(query, case.keys, case.values, case.step),
         oracle.paged_attention(query, case.keys, case.values, case.step, **rule),
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"prepared": 8}, "page_size of key_cache is 4"),
-        ({"prepared": 4, "group": "full"}, "group is 'full'; a TorchStep is made for its group"),
-        ({"query": torch.float32}, "dtype of key_cache is 'torch.float64'"),
-        ({"value_cache": torch.float32}, "dtype of value_cache is 'torch.float32'"),
-        (dict.fromkeys(("query", "key_cache", "value_cache"), torch.int64), "dtype of query is"),
-    ],
-)
-def test_refuses_what_a_torch_step_or_tensor_is_not_made_for(pages, change, message):
-    """A prepared step of another page size or beside a group, and mixed dtypes, are refused."""
-    rng = np.random.default_rng(8)
-    case = pages([(0, 5)], 4, 2, 8, 8, "token", rng)
-    arguments = {
-        "query": torch.zeros(5, 4, 8, dtype=torch.float64),
-        "key_cache": torch.from_numpy(np.nan_to_num(case.keys)),
-        "value_cache": torch.from_numpy(np.nan_to_num(case.values)),
-        "step": case.step,
-    }
-    for name in set(change) & set(arguments):
-        arguments[name] = arguments[name].to(change[name])
-    if "prepared" in change:
-        arguments["step"] = TorchStep(case.step, page_size=change["prepared"])
-    if "group" in change:
-        arguments["group"] = change["group"]
-
-    with pytest.raises(octavo.OctavoError, match=message):
-        backend.paged_attention(**arguments)

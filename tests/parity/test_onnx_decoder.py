@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.attention.oracle import paged_attention
+from octavo.attention.kernels.oracle import paged_attention
 from octavo.integrations.onnx import Decoder, PagedSession, export_decoder
 from octavo.model.spec import Attention, Latent
 

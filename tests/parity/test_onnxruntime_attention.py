@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from octavo.attention.oracle import paged_attention
+from octavo.attention.kernels.oracle import paged_attention
 
 PAGES = [1, 3, 16]
 OPTIONS = [

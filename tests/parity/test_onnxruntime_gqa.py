@@ -9,10 +9,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from octavo.attention.operands import Inputs
-from octavo.attention.operator import paged_attention_op
 from octavo.attention.quantised import encode
 from octavo.errors import LengthError
+from octavo.integrations.onnx.op.operands import Inputs
+from octavo.integrations.onnx.op.operator import paged_attention_op
 
 PAGE = 16
 SPANS = [(0, 1), (0, 16), (0, 33), (15, 1), (16, 1), (31, 3), (20, 17)]

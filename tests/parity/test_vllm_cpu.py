@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.attention.oracle import paged_attention
+from octavo.attention.kernels.oracle import paged_attention
 
 PYTHON = os.environ.get("OCTAVO_VLLM_PYTHON", "")
 HEADS = [(1, 1), (3, 3), (3, 1), (8, 2)]

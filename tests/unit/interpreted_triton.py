@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import octavo
-from octavo.attention import backend, oracle
-from octavo.attention import triton as kernels
+from octavo.attention import backend
+from octavo.attention.kernels import oracle
+from octavo.attention.kernels import triton as kernels
 from octavo.testing.conformance.cases import FEATURES, Grid
 from octavo.testing.conformance.checking import check_case
 from octavo.testing.conformance.kernel import Kernel
@@ -138,8 +139,6 @@ def test_step_without_queries(pages):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"prepared": 8}, "page_size of key_cache is 4"),
-        ({"prepared": 4, "group": "full"}, "group is 'full'; a TritonStep"),
         ({"dtype": torch.float64}, "dtype of query is 'torch.float64'"),
         ({"dtype": torch.bfloat16}, "bfloat16 in the triton backend: Triton's interpreter"),
         ({"keys": torch.float16}, "dtype of key_cache is 'torch.float16'; the query's"),
@@ -152,8 +151,6 @@ def test_refusals_name_what_is_wrong(pages, change, message):
     """What the kernel would misread is refused before it runs."""
     case, arrays = query_and_caches(pages, [(0, 5)], heads=2, kv_heads=1, page_size=4, seed=6)
     step, options = case.step, {}
-    if "prepared" in change:
-        step = kernels.prepare(step, page_size=change["prepared"], device="cpu")
     if "dtype" in change:
         arrays = [array.to(change["dtype"]) for array in arrays]
     if "keys" in change:
@@ -162,7 +159,7 @@ def test_refusals_name_what_is_wrong(pages, change, message):
         arrays[1:] = [array[:1] for array in arrays[1:]]
     if "turned" in change:
         arrays[1] = arrays[1].transpose(1, 3).contiguous().transpose(1, 3)
-    options = {name: change[name] for name in ("group", "kv_dtype") if name in change}
+    options = {name: change[name] for name in ("kv_dtype",) if name in change}
 
     with pytest.raises(octavo.OctavoError, match=message):
         kernels.paged_attention(*arrays, step, **options)

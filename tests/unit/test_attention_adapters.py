@@ -13,8 +13,9 @@ import torch
 
 import octavo
 from octavo import index
-from octavo.attention import backend, flash_attn, flashinfer
-from octavo.attention.oracle import Rule, attend, merge
+from octavo.attention import backend
+from octavo.attention.kernels import flash_attn, flashinfer
+from octavo.attention.kernels.oracle import attend, merge
 from octavo.testing import check_kernel
 
 
@@ -29,10 +30,9 @@ def attended(query, keys, values, *, causal, left, right, scale, softcap):
     if right >= 0:
         seen &= at <= queries + right
     arrays = (np.asarray(tensor.double()) for tensor in (query, keys, values))
-    rule = Rule(scale, softcap or None)
     used = seen.any(axis=0)  # a kernel multiplies no masked value
     query, keys, values = arrays
-    return attend(query, keys[used], values[used], seen[:, used], rule)
+    return attend(query, keys[used], values[used], seen[:, used], scale, softcap=softcap or None)
 
 
 def rows_of(cache, tables, lengths, page_size):
@@ -277,9 +277,9 @@ def test_flashinfer_takes_what_the_index_emits(wrappers, counts):
 
     emitted = index.flashinfer(step, plan=plan)
     np.testing.assert_array_equal(prepared.query_starts, emitted.qo_indptr)
-    np.testing.assert_array_equal(prepared.page_starts, emitted.kv_indptr)
-    np.testing.assert_array_equal(prepared.page_list, emitted.kv_indices)
-    np.testing.assert_array_equal(prepared.last_lengths, emitted.kv_last_page_len)
+    lists = (emitted.kv_indptr, emitted.kv_indices, emitted.kv_last_page_len)
+    for mine, expected in zip(prepared.pages, lists, strict=True):
+        np.testing.assert_array_equal(mine, expected)
 
 
 def test_rows_that_sit_out_are_left_out(flash):

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 import octavo
-from octavo.attention import backend, backends, best, building
+from octavo.attention import backend, backends, best
+from octavo.attention.kernels import build as building
 from octavo.errors import PlanError, UnsupportedModel
 
 
@@ -26,7 +27,7 @@ def fresh(monkeypatch, tmp_path):
 def build_apart():
     """Another process that builds the same kernel."""
     code = (
-        "import pathlib, sys; from octavo.attention import building;"
+        "import pathlib, sys; from octavo.attention.kernels import build as building;"
         "building.SOURCE = pathlib.Path(sys.argv[1]); building.load()"
     )
     return subprocess.Popen([sys.executable, "-c", code, str(building.SOURCE)])

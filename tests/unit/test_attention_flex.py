@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-import octavo
-from octavo.attention import flex as backend
-from octavo.attention import oracle
-from octavo.attention.tiles import Seen
+from octavo.attention.kernels import flex as backend
+from octavo.attention.kernels import oracle
+from octavo.attention.parameters import Seen
 
 
 def query_and_caches(pages, spans, page_size=4, order="token", seed=1):
@@ -29,25 +28,25 @@ def test_bfloat16(pages):
 
 
 def test_pages_are_gathered_once(pages):
-    """Pages appear in the order rows name them, each once, without those no query sees."""
+    """Behind the null page come those that queries see, each once, as rows first name them."""
     case, _ = query_and_caches(pages, [(8, 1), (2, 3)])
     table = case.step.group().table
     table[1, 0] = table[0, 0]  # a prefix both rows have
     prepared = backend.prepare(case.step, page_size=4)
 
     everything = prepared.picture(Seen())
-    assert [*table[0, :3], table[1, 1]] == everything.pages.tolist()
+    assert [0, *table[0, :3], table[1, 1]] == everything.pages.tolist()
     windowed = prepared.picture(Seen(window=2))
-    assert [*table[0, 1:3], table[0, 0], table[1, 1]] == windowed.pages.tolist()
+    assert [0, *table[0, 1:3], table[0, 0], table[1, 1]] == windowed.pages.tolist()
     assert prepared.picture(Seen(window=2)) is windowed
 
 
 def test_slots_beyond_contexts_are_stale(pages):
-    """Slots of a row's last page behind its context are named, to be zeros in the copy."""
+    """Slots of the null page and behind a row's context are named, to be zeros in the copy."""
     case, _ = query_and_caches(pages, [(5, 1), (0, 3)])
     picture = backend.prepare(case.step, page_size=4).picture(Seen())
 
-    assert [6, 7, 11] == picture.stale.tolist()
+    assert [0, 1, 2, 3, 10, 11, 15] == picture.stale.tolist()
 
 
 def test_blocks_without_a_seen_key_are_skipped(pages):
@@ -89,12 +88,3 @@ def test_prepared_step_serves_every_layer(pages):
             mine = query[:, :heads]
             found = backend.paged_attention(mine, *caches, prepared, **rule)
             assert torch.equal(found, backend.paged_attention(mine, *caches, case.step, **rule))
-
-
-def test_refuses_a_group_beside_a_prepared_step(pages):
-    """A prepared step has its group already."""
-    case, arrays = query_and_caches(pages, [(0, 5)])
-    prepared = backend.prepare(case.step, page_size=4)
-
-    with pytest.raises(octavo.PlanError, match="group is 'full'; a FlexStep is made for its group"):
-        backend.paged_attention(*arrays, prepared, group="full")

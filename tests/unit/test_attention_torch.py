@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.attention import oracle
-from octavo.attention import torch as backend
-from octavo.attention.tiles import Seen, TorchStep
+from octavo.attention.kernels import oracle
+from octavo.attention.kernels import torch as backend
+from octavo.attention.parameters import Seen
 
 DECODES = [(past, 1) for past in (0, 2, 3, 4, 30, 33, 37, 39, 40, 41, 47, 63, 64, 70, 79, 80)]
 """Rows of 1 to 21 pages of 4 slots, whose last page is full or not."""
@@ -69,9 +69,9 @@ def test_tiles_cover_every_query_once(pages, seen):
     case = pages(
         [*DECODES, (0, 9), *DECODES, (70, 5)], 4, 1, 2, 2, "head", np.random.default_rng(2)
     )
-    step = TorchStep(case.step, page_size=4)
+    step = backend.TorchStep(case.step, page_size=4)
     tokens = torch.arange(step.tokens)
-    covered = torch.cat([tokens[tile.tokens] for tile in step.tiles(seen, short=SHORT)])
+    covered = torch.cat([tokens[tile.tokens] for tile in step.tiles.of(seen, short=SHORT)])
 
     assert torch.equal(covered.sort().values, tokens)
 
@@ -80,8 +80,8 @@ def test_tiles_of_several_rows_are_few_and_bounded(pages):
     """Rows share tiles of up to 16 and at most a quarter more slots than their pages have."""
     spans = [(past, 1) for past in range(3, 200, 2)]
     case = pages(spans, 4, 1, 2, 2, "head", np.random.default_rng(3))
-    step = TorchStep(case.step, page_size=4)
-    tiles = step.tiles(Seen(), short=SHORT)
+    step = backend.TorchStep(case.step, page_size=4)
+    tiles = step.tiles.of(Seen(), short=SHORT)
     shared = [tile for tile in tiles if len(tile.starts) > 1]
 
     assert len(shared) < 0.4 * sum(len(tile.starts) for tile in shared)

@@ -8,8 +8,8 @@ import pytest
 
 import octavo
 from octavo import index
-from octavo.attention import oracle
-from octavo.attention.arguments import KV_DTYPES
+from octavo.attention.kernels import oracle
+from octavo.attention.parameters import KV_DTYPES
 from octavo.testing import KernelMismatch, check_kernel
 from octavo.testing.conformance import FEATURES, TOLERANCES
 from octavo.testing.conformance.cases import SCENES, Grid

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from octavo import Attention, Cache, LengthError, Plan, PlanError, index
-from octavo.attention.oracle import paged_attention
+from octavo.attention.kernels.oracle import paged_attention
 
 torch = pytest.importorskip("torch")
 from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 
-from octavo.attention.flexmask import block_mask  # noqa: E402
+from octavo.attention.kernels.flex import block_mask  # noqa: E402
 
 GROUPS = {
     "full": Attention(1, 1, 1),

@@ -16,7 +16,7 @@ from octavo import (
     State,
     index,
 )
-from octavo.index.parts import running_sums
+from octavo.index.rows import running_sums
 
 GROUPS = {"full": Attention(1, 1, 1), "state": State(1), "cross": Cross(1, 1, 1)}
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-import octavo
 from octavo.attention import backends
-from octavo.attention.oracle import paged_attention, visible
+from octavo.attention.kernels.oracle import paged_attention, visible
 from octavo.cache.step import GroupView, Step
 
 ON_CPUS = [each for each in backends() if not each.devices or "cpu" in each.devices]
@@ -113,62 +112,6 @@ def test_heads_share_keys_in_groups():
     assert [3, 3, 7, 7] == out.ravel().tolist()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"order": "slot"}, "order is 'slot'"),
-        ({"query": np.zeros((2, 2, 4))}, "tokens of query is 2"),
-        ({"query": np.zeros((1, 3, 4))}, "heads of query is 3"),
-        ({"query": np.zeros((1, 2, 5))}, "k_dim of query is 5"),
-        ({"query": np.zeros((1, 2))}, "axes of query is 2"),
-        ({"value_cache": np.zeros((2, 4, 1, 4))}, "axis 2 of value_cache is 1"),
-        ({"window": 0}, "window is 0"),
-        ({"sink_tokens": -1}, "sink_tokens is -1"),
-        ({"sink_logits": np.zeros(3)}, "heads of sink_logits is 3"),
-        ({"window": 2**63}, "window is 9223372036854775808"),
-        ({"window": 2.5}, "window is 2.5"),
-        ({"sink_tokens": 2**63}, "sink_tokens is 9223372036854775808"),
-        ({"softcap": 0.0}, "softcap is 0.0"),
-        ({"softcap": float("nan")}, "softcap is nan"),
-        ({"softcap": "x"}, "softcap is 'x'"),
-        ({"scale": float("inf")}, "scale is inf"),
-        ({"scale": "x"}, "scale is 'x'"),
-        ({"scale": True}, "scale is True"),
-        ({"key_cache": np.zeros((2, 4))}, "axes of key_cache is 2"),
-        ({"key_cache": np.zeros((2, 4, 0, 4))}, "kv_heads of key_cache is 0"),
-        ({"query": np.zeros((1, 2, 0)), "key_cache": np.zeros((2, 4, 2, 0))}, "k_dim of key_cache"),
-    ],
-)
-def test_refuses_arguments_that_do_not_fit(change, message):
-    """An argument that does not fit is named with its value, by every backend alike."""
-    cache = np.zeros((2, 4, 2, 4))
-    fitting = {"query": np.zeros((1, 2, 4)), "key_cache": cache, "value_cache": cache}
-    arguments = fitting | change | {"step": one_row(0, 1, [1], 4)}
-
-    for backend in ON_CPUS:
-        with pytest.raises(ValueError, match=message) as caught:
-            backend.load().paged_attention(**_as_its_arrays(backend.name, arguments))
-        assert isinstance(caught.value, octavo.OctavoError)
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ([1], "columns is 2; it must be an int of at least 0 and at most 1"),
-        ([1, 5], "page is 5"),
-        ([1, -1], "page is -1"),
-    ],
-)
-def test_refuses_pages_that_are_not_there(table, message):
-    """A table too short for the context, or with a page the cache does not have, is named."""
-    step = one_row(4, 1, [1, 2], 4)
-    view = step.groups["full"]
-    step.groups["full"] = view._replace(table=np.array([table], np.int32))
-    cache = np.zeros((3, 4, 2, 4))
-    with pytest.raises(octavo.LengthError, match=message):
-        paged_attention(np.zeros((1, 2, 4)), cache, cache, step)
-
-
 @pytest.mark.parametrize("dropped", [0, 1])
 def test_pages_behind_a_window_are_not_read(dropped):
     """What a window no longer sees may hold anything, or have no page at all."""
@@ -192,17 +135,6 @@ def test_single_precision():
     for one, other in zip(exact, single, strict=True):
         assert (np.float64, np.float32) == (one.dtype, other.dtype)
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-def _as_its_arrays(name, arguments):
-    if name == "oracle":
-        return arguments
-    import torch
-
-    return {
-        key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-        for key, value in arguments.items()
-    }
 
 
 def test_backends_are_listed():

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from octavo.attention.oracle import Attended, merge, paged_attention
-from octavo.errors import LengthError, PlanError
+from octavo.attention.kernels.oracle import Attended, merge, paged_attention
+from octavo.errors import LengthError
 
 
 @pytest.mark.parametrize(
@@ -56,25 +56,6 @@ def test_values_are_the_beginning_of_keys(pages, order):
     found = paged_attention(query, rows, None, case.step, v_dim=7, scale=0.4, order=order)
 
     np.testing.assert_array_equal(expected, found)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"v_dim": None}, LengthError, "v_dim is None"),
-        ({"v_dim": 5}, LengthError, "v_dim is 5; it must be an int of at least 1 and at most 4"),
-        ({"v_dim": 3, "scale": None}, PlanError, "scale is None"),
-        ({"value_scale": 1.0, "kv_dtype": None}, PlanError, "value_scale is 1.0"),
-        ({"key_cache": np.zeros((2, 4, 1, 4))}, LengthError, "axes of key_cache is 4"),
-    ],
-)
-def test_refuses(pages, change, error, message):
-    """Latent attention needs its width of values, and a scale where they are narrower."""
-    case = pages([(3, 1)], 4, 1, 4, 4, "token", np.random.default_rng(0))
-    options = {"key_cache": np.zeros((2, 4, 4)), "v_dim": 4, "scale": 1.0} | change
-    cache = options.pop("key_cache")
-    with pytest.raises(error, match=message):
-        paged_attention(np.zeros((1, 2, 4)), cache, None, case.step, **options)
 
 
 @pytest.mark.parametrize("sinks", [False, True])

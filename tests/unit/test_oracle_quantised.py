@@ -4,10 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from octavo.attention.oracle import paged_attention
+from octavo.attention.kernels.oracle import paged_attention
 from octavo.attention.quantised import decode, encode
-from octavo.attention.stored import Stored
-from octavo.errors import LengthError, OctavoError, PlanError
+from octavo.attention.stored import StoredPages
 
 KINDS = ["int8", "fp8", "int4"]
 
@@ -128,32 +127,9 @@ def test_round_trip_within_half_a_step(kind, dim):
     rng = np.random.default_rng(dim)
     cache, numbers = empty((3, 4, 2, dim), kind), rng.uniform(-1, 1, (8, 2, dim))
     scale = {"int8": 1 / 127, "fp8": 1 / 448, "int4": 1 / 7}[kind]
-    store = Stored("cache", cache, "token", dim, kind, scale)
+    store = StoredPages("cache", cache, "token", dim, kind, scale)
     store.write(*slots(8, 4), numbers)
     error = np.abs(store.read(*slots(8, 4)) - numbers)
 
     bound = np.abs(numbers) / 16 + scale * 2**-10 if kind == "fp8" else scale / 2
     assert (error <= bound * (1 + 1e-12)).all()
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"kv_dtype": "int2"}, PlanError, "kv_dtype is 'int2'; one of int8, fp8, int4"),
-        ({"kv_dtype": None}, PlanError, "key_scale is 1.0; only quantised caches have one"),
-        ({"kv_dtype": "fp8"}, PlanError, "dtype of key_cache is 'int8'"),
-        ({"key_scale": 0}, PlanError, "key_scale is 0; it must be a finite number above 0"),
-        ({"value_scale": np.array([1.0, np.nan])}, PlanError, "scale of value_cache"),
-        ({"key_scale": np.ones(3)}, PlanError, r"key_scale is 'of shape \(3,\)'"),
-        ({"v_dim": 5}, LengthError, "v_dim is 5; it must be 4"),
-        ({"dtype": np.float16}, PlanError, "dtype is 'float16'"),
-    ],
-)
-def test_refuses(pages, change, error, message):
-    """Element types and scales that do not fit are named."""
-    case = pages([(3, 1)], 4, 2, 4, 4, "token", np.random.default_rng(0))
-    cache = np.zeros(case.keys.shape, np.int8)
-    options = {"kv_dtype": "int8", "key_scale": 1.0, "value_scale": 1.0} | change
-    with pytest.raises(error, match=message) as caught:
-        paged_attention(np.zeros((1, 2, 4)), cache, cache, case.step, **options)
-    assert isinstance(caught.value, OctavoError)

@@ -6,7 +6,7 @@ import torch
 
 import octavo
 from octavo import Attention, Cross, Latent, LengthError, ModelSpec, PlanError, State, UnknownGroup
-from octavo.attention.oracle import paged_attention
+from octavo.attention.kernels.oracle import paged_attention
 from octavo.slots import slot_mapping
 from octavo.index import LatentGeometry
 from octavo.storage import Storage

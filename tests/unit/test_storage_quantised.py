@@ -6,7 +6,7 @@ import torch
 
 import octavo
 from octavo import Attention, ModelSpec, PlanError
-from octavo.attention.oracle import paged_attention
+from octavo.attention.kernels.oracle import paged_attention
 from octavo.storage import Storage
 
 SPEC = ModelSpec("q", (Attention(3, 16, 8), Attention(3, 16, 8)), 64)

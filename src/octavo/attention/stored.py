@@ -1,7 +1,7 @@
 """A layer's keys or values as they are stored, read and written as numbers by page and offset.
 
-Hides the order of pages, the element type and its scales. Reads and writes the slots it is told and
-no others.
+Hides the order of pages, the element type and its scales. Reads and writes the slots it is
+given and no others.
 """
 
 from typing import Any
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention.arguments import check_positive
 from octavo.attention.arrays import as_reals
 from octavo.attention.quantised import as_bytes, decode, encode
+from octavo.checks import check_positive
 from octavo.errors import LengthError, PlanError
 
 Floats = NDArray[np.floating[Any]]
 
 
-class Stored:
+class StoredPages:
     """One component of a layer: n pages of ``page_size`` tokens with ``kv_heads`` rows of ``dim``.
 
     Args:

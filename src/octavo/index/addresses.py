@@ -48,14 +48,6 @@ class Addresses(NamedTuple):
     sinks: int
     pages: int
 
-    @property
-    def held(self) -> NDArray[np.bool_]:
-        """bool[n, width], the columns a row's keys stand in, dropped ones included."""
-        if self.lifetime.slides:
-            return _before(self.ends, self.table.shape[1])
-        held: NDArray[np.bool_] = self.table != 0
-        return held
-
 
 def read_addresses(
     step: Step,

@@ -1,4 +1,4 @@
-"""The block mask of torch's flex attention over a whole pool of pages, and what its mask asks."""
+"""The block mask of torch's flex attention over pages as keys, and what its mask function asks."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from octavo.cache.step import Ints, Step
 from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError
-from octavo.index.addresses import Addresses, read_addresses
+from octavo.index.addresses import read_addresses
 from octavo.index.formats import Flex
 from octavo.index.steps import check_plan
 from octavo.planner.plan import Plan
@@ -16,17 +16,55 @@ from octavo.planner.plan import Plan
 Int64s = NDArray[np.int64]
 
 
-class _Reach(NamedTuple):
-    """The keys each token sees, and stretches of tokens of one row in one block of queries.
+class Blocks(NamedTuple):
+    """Which blocks of keys each block of queries reads; the fields are those of `Flex`."""
+
+    kv_num_blocks: Ints
+    kv_indices: Ints
+    full_kv_num_blocks: Ints
+    full_kv_indices: Ints
+    block_table: Ints
+    columns: Ints
+    token_rows: Ints
+    first_keys: Ints
+    last_keys: Ints
+    page: int
+    sink_tokens: int
+    query_block: int
+    kv_block: int
+    kv_len: int
+
+
+class Reading(NamedTuple):
+    """What the T queries of n rows read.
 
     Attributes:
-        first, last: int64[T], first key, sinks apart, and last one.
-        starts, stops: int64[s], tokens of each stretch.
+        counts: int[n], tokens of each row.
+        first, last: int64[T], first key each token sees, sinks apart, and last one. A row's do not
+            descend.
+        table: int32[n, width], page of each column; 0 where there is none that is seen.
+        page: tokens a page holds.
+        pages: pages there are; page 0 is nobody's.
+        sinks: leading positions that all see.
+    """
+
+    counts: NDArray[np.integer[Any]]
+    first: Int64s
+    last: Int64s
+    table: Ints
+    page: int
+    pages: int
+    sinks: int
+
+
+class _Stretches(NamedTuple):
+    """Runs of tokens of one row in one block of queries.
+
+    Attributes:
+        starts, stops: int64[s], tokens of each.
         rows: int64[s], their row.
     """
 
-    first: Int64s
-    last: Int64s
     starts: Int64s
     stops: Int64s
     rows: Int64s
@@ -44,8 +82,8 @@ def flex(
     """The arrays of a ``BlockMask``: all tokens of the step against all slots of a layer's pool.
 
     Made of the page table, page by page; a mask of queries by keys is never built. Blocks are
-    ``full`` where every query of theirs sees every key. `octavo.attention.flexmask` makes torch's
-    objects of them.
+    ``full`` where every query of theirs sees every key. `octavo.attention.kernels.flex` makes
+    torch's objects of them.
 
     Args:
         step, group, plan: as `octavo.index` says.
@@ -65,58 +103,76 @@ def flex(
     check_int("query_block", query_block, 1)
     kv_block = _kv_block(plan.page_size, kv_block)
     found = read_addresses(step, plan, group, (), min(kv_block, plan.page_size), "absolute")
-    reach = _reach(found, query_block, causal=causal)
-    blocks = -(-step.positions.size // query_block)
-    part, whole = _pairs(found, reach, query_block, kv_block, blocks)
-    partial_counts, partial = _listed(*part, blocks)
-    full_counts, full = _listed(*whole, blocks)
+    positions = step.positions.astype(np.int64)
+    last = positions if causal else np.repeat(step.context.astype(np.int64) - 1, step.counts)
+    reading = Reading(
+        counts=step.counts,
+        first=found.lifetime.floors(positions),
+        last=last,
+        table=found.table,
+        page=found.page,
+        pages=found.pages,
+        sinks=found.lifetime.sinks,
+    )
     return Flex(
-        kv_num_blocks=partial_counts,
-        kv_indices=partial,
-        full_kv_num_blocks=full_counts,
-        full_kv_indices=full,
-        block_table=found.table,
-        columns=_columns(found),
-        token_rows=np.repeat(np.arange(len(step.counts), dtype=np.int32), step.counts),
-        first_keys=reach.first.astype(np.int32),
-        last_keys=reach.last.astype(np.int32),
+        **list_blocks(reading, query_block, kv_block)._asdict(),
         slot_mapping=found.slots.copy(),
         positions=step.positions.copy(),
         logit_rows=step.last.copy(),
-        page=found.page,
-        sink_tokens=found.lifetime.sinks,
-        query_block=query_block,
-        kv_block=kv_block,
-        kv_len=found.pages * found.page,
     )
 
 
-def _kv_block(page_size: int, asked: int | None) -> int:
-    size = page_size if asked is None else check_int("kv_block", asked, 1)
+def _kv_block(page_size: int, wanted: int | None) -> int:
+    size = page_size if wanted is None else check_int("kv_block", wanted, 1)
     if size % page_size and page_size % size:
         right = f"a divisor or a multiple of the page size, {page_size}"
         raise PlanError("kv_block", size, right)
     return size
 
 
-def _reach(found: Addresses, query_block: int, *, causal: bool) -> _Reach:
-    step, tokens = found.step, found.step.positions.size
-    positions = step.positions.astype(np.int64)
-    first = found.lifetime.floors(positions)
-    last = positions if causal else np.repeat(step.context.astype(np.int64) - 1, step.counts)
-    begins = step.query_start[:-1][step.counts > 0]
-    starts = np.union1d(begins, np.arange(0, tokens, query_block)).astype(np.int64)
-    rows = np.searchsorted(step.query_start, starts, side="right") - 1
-    return _Reach(first, last, starts, np.append(starts, tokens)[1:], rows)
+def list_blocks(reading: Reading, query_block: int, kv_block: int) -> Blocks:
+    """The blocks that are read, listed.
+
+    Args:
+        reading: what the queries read.
+        query_block: queries a block has.
+        kv_block: keys a block has, a multiple of a page.
+
+    Raises:
+        LengthError: a page that stands in different columns.
+
+    Cost: O(rows x columns + pages + tokens + blocks listed).
+    """
+    blocks = -(-reading.first.size // query_block)
+    part, whole = _pairs(reading, query_block, kv_block, blocks)
+    partial_counts, partial = _listed(*part, blocks)
+    full_counts, full = _listed(*whole, blocks)
+    return Blocks(
+        kv_num_blocks=partial_counts,
+        kv_indices=partial,
+        full_kv_num_blocks=full_counts,
+        full_kv_indices=full,
+        block_table=reading.table,
+        columns=_columns(reading),
+        token_rows=np.repeat(np.arange(reading.counts.size, dtype=np.int32), reading.counts),
+        first_keys=reading.first.astype(np.int32),
+        last_keys=reading.last.astype(np.int32),
+        page=reading.page,
+        sink_tokens=reading.sinks,
+        query_block=query_block,
+        kv_block=kv_block,
+        kv_len=reading.pages * reading.page,
+    )
 
 
 def _pairs(
-    found: Addresses, reach: _Reach, query_block: int, kv_block: int, blocks: int
+    reading: Reading, query_block: int, kv_block: int, blocks: int
 ) -> tuple[tuple[Int64s, Int64s], tuple[Int64s, Int64s]]:
     """Pairs of query and key blocks in which a query sees a key: in part, and whole."""
-    owner, pages, is_whole = _seen_pages(found, reach)
-    together = kv_block // found.page
-    key_blocks, of = -(-found.pages // together), reach.starts // query_block
+    cut = _stretches(reading, query_block)
+    owner, pages, is_whole = _seen_pages(reading, cut)
+    together = kv_block // reading.page
+    key_blocks, of = -(-reading.pages // together), cut.starts // query_block
     pairs, which = np.unique(of[owner] * key_blocks + pages // together, return_inverse=True)
     queries, keys = np.divmod(pairs, key_blocks)
     needed = np.bincount(of, minlength=blocks)[queries] * together
@@ -124,11 +180,20 @@ def _pairs(
     return (queries[~full], keys[~full]), (queries[full], keys[full])
 
 
-def _seen_pages(found: Addresses, reach: _Reach) -> tuple[Int64s, Int64s, NDArray[np.bool_]]:
+def _stretches(reading: Reading, query_block: int) -> _Stretches:
+    tokens, behind = reading.first.size, np.add.accumulate(reading.counts, dtype=np.int64)
+    begins = (behind - reading.counts)[reading.counts > 0]
+    starts = np.union1d(begins, np.arange(0, tokens, query_block)).astype(np.int64)
+    rows = np.searchsorted(behind, starts, side="right")
+    return _Stretches(starts, np.append(starts, tokens)[1:], rows)
+
+
+def _seen_pages(reading: Reading, cut: _Stretches) -> tuple[Int64s, Int64s, NDArray[np.bool_]]:
     """Stretch and page of every page a stretch sees, and whether all of it sees all of the page."""
-    page, sinks = found.page, found.lifetime.sinks
-    low, high = reach.first[reach.starts], reach.first[reach.stops - 1]
-    near, behind = low // page, reach.last[reach.stops - 1] // page + 1
+    page, sinks = reading.page, reading.sinks
+    low, high = reading.first[cut.starts], reading.first[cut.stops - 1]
+    near = low // page
+    behind = np.maximum(reading.last[cut.stops - 1] // page + 1, near)
     lead = np.minimum(-(-sinks // page), near)
     counts = lead + behind - near
     owner = np.repeat(np.arange(counts.size), counts)
@@ -136,8 +201,10 @@ def _seen_pages(found: Addresses, reach: _Reach) -> tuple[Int64s, Int64s, NDArra
     columns += (columns >= lead[owner]) * (near - lead)[owner]
     begin, end = columns * page, (columns + 1) * page
     whole = (begin >= high[owner]) | (end <= sinks) | (high <= sinks)[owner]
-    whole &= end - 1 <= reach.last[reach.starts][owner]
-    return owner, found.table[reach.rows[owner], columns].astype(np.int64), whole
+    whole &= end - 1 <= reading.last[cut.starts][owner]
+    pages = reading.table[cut.rows[owner], columns].astype(np.int64)
+    there = pages > 0
+    return owner[there], pages[there], whole[there]
 
 
 def _listed(queries: Int64s, keys: Int64s, blocks: int) -> tuple[Ints, Ints]:
@@ -149,11 +216,11 @@ def _listed(queries: Int64s, keys: Int64s, blocks: int) -> tuple[Ints, Ints]:
     return counts[None, None], listed[None, None]
 
 
-def _columns(found: Addresses) -> Ints:
+def _columns(reading: Reading) -> Ints:
     """The column each page stands in, 0 where none."""
-    where: tuple[NDArray[Any], ...] = found.table.nonzero()
-    pages, at = found.table[where], where[1]
-    columns = np.zeros(found.pages, np.int32)
+    where: tuple[NDArray[Any], ...] = reading.table.nonzero()
+    pages, at = reading.table[where], where[1]
+    columns = np.zeros(reading.pages, np.int32)
     columns[pages] = at
     other = columns[pages] != at
     if other.any():

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.step import Ints, Step
-from octavo.errors import CapacityError, LengthError
+from octavo.errors import LengthError
 from octavo.index.addresses import Addresses, read_addresses
 from octavo.index.buffers import Field
 from octavo.index.options import Options, ask, bounded, check_fill
@@ -93,31 +93,11 @@ class Parts:
 
     def query_start(self) -> Field:
         """Where each row's tokens begin."""
-        return self._running(self.step.query_start, fresh=False)
+        return self.running(self.step.query_start, fresh=False)
 
-    def summed(self, lengths: Ints) -> Field:
-        """Running sums, from 0; padded rows repeat the last one.
-
-        Raises:
-            CapacityError: a sum is beyond int32.
-        """
-        return self._running(running_sums(lengths), fresh=True)
-
-    def _running(self, values: Ints, *, fresh: bool) -> Field:
-        return Field(values, (self.rows + 1,), int(values[-1]), fresh)
-
-
-def running_sums(lengths: Ints) -> Ints:
-    """Where each of so many keys begins, from 0, and where the last ends. O(n).
-
-    Raises:
-        CapacityError: a sum is beyond int32.
-    """
-    sums = np.zeros(lengths.size + 1, np.int64)
-    np.add.accumulate(lengths, out=sums[1:])
-    if sums[-1] > MOST:
-        raise CapacityError("keys of all rows", int(sums[-1]), MOST, "beyond int32")
-    return sums.astype(np.int32)
+    def running(self, sums: Ints, *, fresh: bool = True) -> Field:
+        """Running sums, from 0; padded rows repeat the last one."""
+        return Field(sums, (self.rows + 1,), int(sums[-1]), fresh)
 
 
 def whole(values: list[int]) -> Field:

@@ -2,13 +2,12 @@
 
 from typing import Unpack
 
-import numpy as np
-
 from octavo.cache.step import Step
 from octavo.index.buffers import Field, deliver
 from octavo.index.formats import Cascade, Flashinfer
 from octavo.index.options import Options
 from octavo.index.parts import NULL, Parts, shared_columns, whole
+from octavo.index.rows import page_lists
 from octavo.planner.plan import Plan
 
 
@@ -57,12 +56,10 @@ def cascade(
 def _csr(parts: Parts, skip: int) -> dict[str, Field]:
     """FlashInfer's arrays of all columns but the first ``skip``."""
     found = parts.found
-    indices = found.table[:, skip:][found.held[:, skip:]]
-    last = found.keys - (found.ends - 1) * np.int32(found.page)
-    last[found.ends == skip] = 1
+    starts, pages, last = page_lists(found.table, found.keys, found.page, skip)
     return parts.common() | {
         "qo_indptr": parts.query_start(),
-        "kv_indptr": parts.summed(found.ends - skip if skip else found.ends),
-        "kv_indices": Field(indices, indices.shape, NULL, fresh=True),
+        "kv_indptr": parts.running(starts),
+        "kv_indices": Field(pages, pages.shape, NULL, fresh=True),
         "kv_last_page_len": parts.by_row(last, 1, fresh=True),
     }

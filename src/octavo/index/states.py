@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from octavo.cache.step import Ints, Step
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.index.buffers import Field, deliver
-from octavo.index.parts import running_sums
+from octavo.index.rows import running_sums
 from octavo.index.steps import check_rows, read_view
 from octavo.model.lifetimes import Form
 from octavo.planner.plan import Plan

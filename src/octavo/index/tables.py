@@ -12,6 +12,7 @@ from octavo.index.buffers import deliver
 from octavo.index.formats import Flash, Onnxruntime, Tensorrt, Vllm
 from octavo.index.options import Options
 from octavo.index.parts import Parts, whole
+from octavo.index.rows import running_sums
 from octavo.planner.plan import Plan
 
 
@@ -46,7 +47,7 @@ def flash(
     parts = Parts(step, plan, group, options)
     fields = parts.common() | {
         "cu_seqlens_q": parts.query_start(),
-        "cu_seqlens_k": parts.summed(parts.found.keys),
+        "cu_seqlens_k": parts.running(running_sums(parts.found.keys)),
         "cache_seqlens": parts.by_row(parts.found.keys),
         "block_table": parts.table(),
     }

@@ -10,7 +10,7 @@ from octavo.storage.quantised import decode_tiles, encode_tiles
 Parts = list[tuple[Field, torch.Tensor]]
 
 
-class Rows:
+class LatentRows:
     """One row a token: a latent with its position part, or an indexer's key.
 
     In 8 bits each `octavo.planner.components.LATENT_TILE` elements have a scale; the position part

@@ -15,7 +15,7 @@ from octavo.planner.plan import Plan
 from octavo.storage.addresses import Addresses, Ints, PageIndex
 from octavo.storage.fields import Field, WriteIndex
 from octavo.storage.keyvalues import KeyValues, LayerView, check_floats, check_shape
-from octavo.storage.latents import Rows
+from octavo.storage.latents import LatentRows
 
 Slots = WriteIndex | Ints
 
@@ -50,8 +50,8 @@ class LayerStore:
             for place, fields in by_layer.items()
             if "key" in fields
         }
-        self._rows: dict[tuple[str, int], Rows] = {
-            (name, layer): Rows(name, fields)
+        self._rows: dict[tuple[str, int], LatentRows] = {
+            (name, layer): LatentRows(name, fields)
             for (layer, _), fields in by_layer.items()
             for name in ("latent", "indexer")
             if name in fields
@@ -312,7 +312,7 @@ class LayerStore:
     def _attention(self, layer: int, group: str | None) -> KeyValues:
         return self._keyvalues[self._place(layer, group)]
 
-    def _latent(self, name: str, layer: int) -> Rows:
+    def _latent(self, name: str, layer: int) -> LatentRows:
         if (name, layer) not in self._rows:
             raise LengthError("layer", layer, None, None, f"it has no {name} in the plan")
         return self._rows[name, layer]

@@ -2,11 +2,30 @@
 
 `export_decoder` and `export_attention` write graphs, with ONNX Runtime's PagedAttention nodes or
 with standard operators; `PagedSession` runs either decoder over an `octavo.Cache`. All need
-``octavo[onnx]``.
+``octavo[onnx]`` and are imported on use: the operator in NumPy, in `octavo.integrations.onnx.op`,
+needs none of it.
 """
 
-from octavo.integrations.onnx.decoder import Decoder
-from octavo.integrations.onnx.exporting import export_attention, export_decoder
-from octavo.integrations.onnx.session import PagedSession
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.integrations.onnx.decoder import Decoder
+    from octavo.integrations.onnx.exporting import export_attention, export_decoder
+    from octavo.integrations.onnx.session import PagedSession
 
 __all__ = ["Decoder", "PagedSession", "export_attention", "export_decoder"]
+
+_HOMES = {
+    "Decoder": "decoder",
+    "PagedSession": "session",
+    "export_attention": "exporting",
+    "export_decoder": "exporting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The names that are imported on use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from octavo.attention.operator import paged_attention_op
 from octavo.integrations.onnx.caches import Arrays
 from octavo.integrations.onnx.names import output_of
+from octavo.integrations.onnx.op.operator import paged_attention_op
 
 
 class PagedAttention(OpRun):  # named as the operator: the evaluator finds it by that

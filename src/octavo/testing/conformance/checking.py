@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention.arguments import KV_DTYPES
-from octavo.attention.oracle import Attended
+from octavo.attention import Attended
+from octavo.attention.parameters import KV_DTYPES
 from octavo.checks import check_int
 from octavo.errors import KernelMismatch, PlanError
 from octavo.testing.conformance import settings
@@ -74,8 +74,8 @@ def check_kernel(
 
     Args:
         fn: called as ``fn(query, key_cache, value_cache, step, **options)``, as
-            `octavo.attention.oracle.paged_attention` is, with the options that are not at their
-            defaults. An option it has no parameter for is not tried; without ``order`` it is
+            `octavo.attention.kernels.oracle.paged_attention` is, with the options that are not at
+            their defaults. An option it has no parameter for is not tried; without ``order`` it is
             token-major.
         index: from a step to what ``fn`` takes in its place: a function of `octavo.index`, or one
             called the same way. ``fn`` is not told the ``group`` then. Where it raises PlanError,
@@ -176,7 +176,7 @@ def _errors(actual: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.float64]
     return np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors))
 
 
-def _agree(answer: Answer, expected: Attended, tolerance: float) -> bool:
+def _agree(answer: Answer, expected: Attended[Any], tolerance: float) -> bool:
     out, lse = answer
     if out.shape != expected.out.shape or (_errors(out, expected.out) > tolerance).any():
         return False

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from octavo.attention.oracle import Attended
+from octavo.attention import Attended
 from octavo.cache.step import Step
 from octavo.testing.conformance.trials import Trial
 
 
-def suspects(trial: Trial) -> Iterator[tuple[str, Attended]]:
+def suspects(trial: Trial) -> Iterator[tuple[str, Attended[Any]]]:
     """Faults that could show in ``trial``: what the kernel does, and its answer then.
 
     Cost: one answer of the oracle each.
@@ -166,7 +166,7 @@ def _reversed(trial: Trial) -> Any:
     return table
 
 
-def _wrong_heads(trial: Trial) -> tuple[str, Attended]:
+def _wrong_heads(trial: Trial) -> tuple[str, Attended[Any]]:
     """Query head h reads key/value head h % kv_heads, and not h // (H / kv_heads)."""
     case = trial.case
     order = np.arange(case.heads).reshape(-1, case.kv_heads).T.ravel()
@@ -179,7 +179,7 @@ def _wrong_heads(trial: Trial) -> tuple[str, Attended]:
     return told, Attended(answer.out[:, back], answer.lse[:, back])
 
 
-def _wrong_sums(trial: Trial) -> Iterator[tuple[str, Attended]]:
+def _wrong_sums(trial: Trial) -> Iterator[tuple[str, Attended[Any]]]:
     """Right weights, wrong lse."""
     if not trial.case.lse:
         return

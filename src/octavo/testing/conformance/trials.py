@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention import oracle
-from octavo.attention.arguments import Options
+from octavo.attention import Attended
+from octavo.attention.kernels import oracle
+from octavo.attention.parameters import Keywords
 from octavo.cache.step import GroupView, Step, View
 from octavo.testing.conformance.cases import Case
 from octavo.testing.conformance.components import Array, component, rounded
@@ -51,9 +52,9 @@ class Trial(NamedTuple):
         lse = {"return_lse": True} if self.case.lse else {}
         return {**self.options, **order, **lse}
 
-    def reference(self) -> oracle.Attended:
+    def reference(self) -> Attended[Array]:
         """The oracle's answer. O(T * H * context * (k_dim + v_dim))."""
-        options = cast("Options", {**self.options, "order": self.case.order})
+        options = cast("Keywords", {**self.options, "order": self.case.order})
         arrays = (self.query, self.keys, self.values)
         return oracle.paged_attention(*arrays, self.step, return_lse=True, **options)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from octavo.attention.oracle import visible
+from octavo.attention.kernels.oracle import visible
 from octavo.testing.conformance.scenes import Row
 from octavo.testing.conformance.trials import Trial
 

@@ -1,15 +1,17 @@
 """The op com.microsoft::PagedAttention in NumPy: against the oracle, and what it refuses."""
 
+from fractions import Fraction
+
 import ml_dtypes
 import numpy as np
 import pytest
 
-from octavo.attention.operands import Inputs
-from octavo.attention.operator import paged_attention_op
-from octavo.attention.oracle import paged_attention
+from octavo.attention.kernels.oracle import paged_attention
 from octavo.attention.quantised import decode, encode
 from octavo.errors import LengthError, OctavoError, PlanError
 from octavo.index import LatentGeometry
+from octavo.integrations.onnx.op.operands import Inputs
+from octavo.integrations.onnx.op.operator import paged_attention_op
 
 HEADS, KV_HEADS, SIZE, PAGE = 4, 2, 16, 16
 SPANS = [(5, 1), (0, 20), (0, 0), (31, 3), (16, 1)]
@@ -313,6 +315,13 @@ REFUSED = [
     ({"kv_cache_layout": "PAGED"}, lambda i: {}, "kv_cache_layout is 'PAGED'"),
     ({"k_quant_type": "PER_TOKEN"}, lambda i: {}, "k_quant_type is 'PER_TOKEN'"),
     ({"k_cache_dtype": "int8"}, lambda i: {}, "k_cache_dtype is 'int8'; the cache holds float64"),
+    ({"k_cache_dtype": np.array(["", ""])}, lambda i: {}, "k_cache_dtype is array"),
+    ({"kv_cache_layout": np.array(["LATENT"] * 2)}, lambda i: {}, "kv_cache_layout is array"),
+    ({"k_quant_type": []}, lambda i: {}, "k_quant_type is "),
+    ({"local_window_size": 2**63}, lambda i: {}, "local_window_size is 9223372036854775808"),
+    ({"scale": 10**400}, lambda i: {}, "scale is 1000"),
+    ({"qk_norm_epsilon": 10**400}, lambda i: {}, "qk_norm_epsilon is 1000"),
+    ({"num_heads": np.ones(2)}, lambda i: {}, "num_heads is array"),
     ({"smooth_softmax": 1}, lambda i: {}, "attribute is 'smooth_softmax'"),
     ({"v_head_size": 8}, lambda i: {}, "v_head_size is 8"),
     ({"rotary_offset": 4}, lambda i: {}, "rotary_offset is 4"),
@@ -320,6 +329,10 @@ REFUSED = [
     ({}, lambda i: {"value": None}, "value is None; key and value are given together"),
     ({}, lambda i: {"value_cache": None}, "value_cache is None; this input is required"),
     ({}, lambda i: {"past_seqlens": None}, "past_seqlens is None"),
+    ({}, lambda i: {"query": np.ma.masked_array(i.query)}, "query is 'MaskedArray'"),
+    ({}, lambda i: {"query": i.query.astype(complex)}, "dtype of query is 'complex128'"),
+    ({}, lambda i: {"key": i.key.astype(object)}, "dtype of key is 'object'"),
+    ({}, lambda i: {"head_sink": np.full(HEADS, np.nan)}, r"head_sink\[0\] is nan"),
     ({}, lambda i: {"query": i.query[:, :-3]}, "shape of query"),
     ({}, lambda i: {"query": i.query[:, :16]}, "head_size is 4"),
     ({}, lambda i: {"key": i.key[:-1]}, "shape of key"),
@@ -388,6 +401,49 @@ def test_refuses_before_writing(batch, attributes, change, message):
     assert isinstance(caught.value, OctavoError)
     after = [cache.tobytes() for cache in (batch.inputs.key_cache, batch.inputs.value_cache)]
     assert before == after
+
+
+@pytest.mark.parametrize(
+    ("attributes", "dtype", "message"),
+    [
+        ({"scale": 1e300}, np.float32, "scale is 1e.300; it must be a number that float32 holds"),
+        ({"softcap": 1e300}, np.float32, "softcap is 1e.300"),
+        ({"softcap": 1e-300}, np.float32, "softcap is 1e-300"),
+        ({}, "x", "dtype is 'x'"),
+    ],
+)
+def test_refuses_numbers_beyond_what_is_computed_in(batch, attributes, dtype, message):
+    """Numbers are such as the computed type holds, which is float32 or float64."""
+    with pytest.raises(PlanError, match=message):
+        batch.run(attributes, dtype=dtype)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("name", "message"), [("key", "numbers for key_cache"), ("value", "for value_cache")]
+)
+def test_quantised_caches_refuse_what_they_cannot_store(batch, name, message, wrong):
+    """NaN and infinities are refused before either cache is written."""
+    caches = {
+        f"{each}_cache": np.zeros(batch.inputs.key_cache.shape, np.int8)
+        for each in ("key", "value")
+    }
+    scales = {f"{each}_scale": np.ones(1, np.float32) for each in "kv"}
+    kinds = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
+    numbers = {name: np.full_like(batch.inputs.key, wrong)}
+    with pytest.raises(PlanError, match=message):
+        batch.run(kinds, **caches, **scales, **numbers)
+
+    assert not any(cache.any() for cache in caches.values())
+
+
+def test_attributes_are_read_as_numbers(batch):
+    """Fractions, and ints of any width, mean what Python's numbers do."""
+    kinds = {"scale": Fraction(1, 2), "softcap": Fraction(2), "local_window_size": 2**63 - 1}
+    kinds |= {"num_heads": np.uint8(HEADS), "kv_num_heads": np.int64(KV_HEADS)}
+    plain = batch.run({"scale": 0.5, "softcap": 2.0})
+
+    np.testing.assert_array_equal(plain.output, batch.run(kinds).output)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention.operands import (
+from octavo.attention.kernels.oracle import attend, check_dtype, visible
+from octavo.attention.stored import Floats, StoredPages
+from octavo.errors import LengthError
+from octavo.integrations.onnx.op.operands import (
     Array,
     Attributes,
     Extents,
@@ -20,10 +23,7 @@ from octavo.attention.operands import (
     check_operands,
     read_attributes,
 )
-from octavo.attention.oracle import Rule, attend, check_dtype, visible
-from octavo.attention.rotary import rms_norm, rotate
-from octavo.attention.stored import Floats, Stored
-from octavo.errors import LengthError
+from octavo.integrations.onnx.op.rotary import rms_norm, rotate
 
 
 class Outputs(NamedTuple):
@@ -47,8 +47,8 @@ def paged_attention_op(
 
     A call looks like a node: the inputs in order, None for those that are absent, and the
     attributes by name. ``paged_attention_op(*Inputs(query=..., ...), num_heads=8, kv_num_heads=2)``
-    names the inputs too. What each may be is said at `octavo.attention.operands.Inputs` and
-    `Attributes`.
+    names the inputs too. What each may be is said at `Inputs` and `Attributes` in
+    `octavo.integrations.onnx.op.operands`.
 
     Token j of a sequence stands at position past + j. It sees the positions k of its sequence with
     k <= past + j if causal, and k > past + j - W with a window of W keys, where the block table has
@@ -92,14 +92,15 @@ def paged_attention_op(
         values.write(*place, value[written])
     out = np.zeros((sizes.tokens, settings.num_heads, sizes.v_head_size), dtype)
     scale = settings.scale or 1 / sqrt(sizes.head_size)
-    rule = Rule(scale, settings.softcap or None, given.head_sink)
+    cap, sinks = settings.softcap or None, given.head_sink
     for row, (start, stop) in enumerate(pairwise(given.cumulative_sequence_length.tolist())):
         at, seen, page = _seen(given, settings, sizes, row, positions[start:stop])
         k = keys.read(page, at % sizes.page_size, dtype)
         v = k[..., : sizes.v_head_size]
         if values is not None:
             v = values.read(page, at % sizes.page_size, dtype)
-        out[start:stop] = attend(query[start:stop], k, v, seen, rule).out
+        part = query[start:stop]
+        out[start:stop] = attend(part, k, v, seen, scale, softcap=cap, sink_logits=sinks).out
     flat = out.reshape(sizes.tokens, out.shape[1] * out.shape[2]).astype(given.query.dtype)
     return Outputs(flat, given.key_cache, given.value_cache)
 
@@ -144,13 +145,13 @@ def _prepare(
     return query, rotate(key, cos, sin, offset=offset, interleaved=interleaved)
 
 
-def _stored(inputs: Inputs, sizes: Extents) -> tuple[Stored, Stored | None]:
+def _stored(inputs: Inputs, sizes: Extents) -> tuple[StoredPages, StoredPages | None]:
     """The caches, to read and write numbers."""
 
-    def stored(name: str, cache: Array, scale: Array | None) -> Stored:
+    def stored(name: str, cache: Array, scale: Array | None) -> StoredPages:
         if scale is not None:
             scale = scale.reshape(()) if scale.size == 1 else scale[:, 0]
-        return Stored(name, cache, "token", sizes.head_size, sizes.kv_dtype, scale)
+        return StoredPages(name, cache, "token", sizes.head_size, sizes.kv_dtype, scale)
 
     keys = stored("key_cache", inputs.key_cache, inputs.k_scale)
     if inputs.value_cache is None:

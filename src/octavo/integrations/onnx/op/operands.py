@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention.arguments import check_choice, check_number, check_positive
 from octavo.attention.arrays import as_reals
-from octavo.checks import check_int
+from octavo.checks import check_choice, check_int, check_number, check_positive
 from octavo.errors import LengthError, PlanError
 
 Array = NDArray[Any]

@@ -13,28 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from octavo.attention.oracle import visible
-from octavo.attention.rows import Rows
-from octavo.cache.step import Step
+from octavo.attention.kernels.oracle import visible
+from octavo.attention.parameters import Seen
+from octavo.index.rows import StepRows
 
 _BLOCK = 256
 """Queries of a masked tile: its mask is _BLOCK * context bytes, and its keys are gathered once."""
 _BESIDE = 16
 """Rows of a tile at most: more save little more, and their keys leave a core's caches."""
-
-
-class Seen(NamedTuple):
-    """What decides which keys a query sees.
-
-    Attributes:
-        causal: only its own and earlier positions.
-        window: keys it sees, its own included; None: all.
-        sink_tokens: first positions seen beside the window.
-    """
-
-    causal: bool = True
-    window: int | None = None
-    sink_tokens: int = 0
 
 
 class Tile:
@@ -85,7 +71,7 @@ class Tile:
         return index
 
 
-class _Row(NamedTuple):
+class _TileRow(NamedTuple):
     start: int  # first query token
     stop: int  # token behind the last one
     past: int  # position of the first query
@@ -102,70 +88,43 @@ class _Reach(NamedTuple):
     stop: int  # position behind the last key
 
 
-class TorchStep:
-    """A step prepared for the torch backend: lengths as ints, a page table tensor, tiles on demand.
-
-    Build it once a step and pass it to every layer's `octavo.attention.torch.paged_attention`
-    instead of the step.
+class Tiles:
+    """The work of a step in tiles: lengths as ints and a page table on the device, cut on demand.
 
     Args:
-        step: rows, lengths and page tables; copied, so the step may be reused.
-        page_size: tokens a page holds.
-        group: whose page table; None: the first token group.
+        rows: the step's rows.
         device: where the keys and values are.
-
-    Attributes:
-        tokens: query tokens.
-        page_size: tokens a page holds.
-        require: refuses a cache of fewer pages than the tables name; see Rows.
-
-    Raises:
-        LengthError, UnknownGroup: see Rows.
 
     Cost: O(rows * width).
     """
 
-    def __init__(
-        self,
-        step: Step,
-        *,
-        page_size: int,
-        group: str | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        rows = Rows(step, page_size=page_size, group=group)
-        self.tokens, self.page_size, self.require = rows.tokens, page_size, rows.require
-        self._require_seen = rows.require_seen
-        self._device = torch.device(device)
-        table = torch.from_numpy(rows.table.astype(np.int64)).to(self._device)
+    def __init__(self, rows: StepRows, device: torch.device) -> None:
+        self._page_size, self._device = rows.page_size, device
+        table = torch.from_numpy(rows.table.astype(np.int64)).to(device)
         ints = (array.tolist() for array in (rows.start, rows.count, rows.past, rows.base))
         self._rows = [
-            _Row(start, start + count, past, past + count, base, table[row])
+            _TileRow(start, start + count, past, past + count, base, table[row])
             for row, (start, count, past, base) in enumerate(zip(*ints, strict=True))
             if count
         ]
         self._tiles: dict[tuple[Seen, int], list[Tile]] = {}
 
-    def tiles(self, seen: Seen, short: int) -> list[Tile]:
+    def of(self, seen: Seen, short: int) -> list[Tile]:
         """All work of a layer whose queries see ``seen``; together the tiles cover every query.
 
         Args:
             seen: which keys a query sees.
             short: slots a row of one query may have to share a tile with others.
 
-        Raises:
-            LengthError: a query sees keys that no page holds, as a window has dropped them.
-
         Cost: O(rows * width + queries * keys of masked tiles) the first time a step, O(1) after.
         """
         tiles = self._tiles.get((seen, short))
         if tiles is None:
-            self._require_seen(seen.window, seen.sink_tokens)
             cut = [tile for row in self._rows for tile in self._cut(row, seen)]
-            tiles = self._tiles[seen, short] = list(_joined(cut, self.page_size, short))
+            tiles = self._tiles[seen, short] = list(_joined(cut, self._page_size, short))
         return tiles
 
-    def _cut(self, row: _Row, seen: Seen) -> list[Tile]:
+    def _cut(self, row: _TileRow, seen: Seen) -> list[Tile]:
         """The tiles of one row: one where no mask is needed, else one a block of queries."""
         count = row.stop - row.start
         unmasked = seen.window is None and not seen.causal
@@ -177,9 +136,9 @@ class TorchStep:
         blocks = ((first, min(first + size, count)) for first in range(0, count, size))
         return [self._masked(row, first, last, seen) for first, last in blocks]
 
-    def _reach(self, row: _Row, first: int, last: int, seen: Seen) -> _Reach:
+    def _reach(self, row: _TileRow, first: int, last: int, seen: Seen) -> _Reach:
         """The keys that queries first..last-1 of a row can see between them."""
-        size, base = self.page_size, row.base
+        size, base = self._page_size, row.base
         stop = row.past + last if seen.causal else row.context
         low = base if seen.window is None else max(base, row.past + first - seen.window + 1)
         near = (low - base) // size
@@ -188,23 +147,23 @@ class TorchStep:
         skip = 0 if sinks else low - base - near * size
         return _Reach(far, near, max(near, -(-(stop - base) // size)), skip, stop)
 
-    def _tile(self, row: _Row, reach: _Reach, first: int, last: int) -> Tile:
+    def _tile(self, row: _TileRow, reach: _Reach, first: int, last: int) -> Tile:
         pages = row.table[reach.near : reach.behind]
         if reach.far:
             pages = torch.cat((row.table[: reach.far], pages))
-        beyond = row.base + reach.behind * self.page_size - reach.stop
-        keys = max(0, pages.numel() * self.page_size - reach.skip - beyond)
+        beyond = row.base + reach.behind * self._page_size - reach.stop
+        keys = max(0, pages.numel() * self._page_size - reach.skip - beyond)
         return Tile([row.start + first], last - first, pages[None], reach.skip, keys)
 
-    def _masked(self, row: _Row, first: int, last: int, seen: Seen) -> Tile:
+    def _masked(self, row: _TileRow, first: int, last: int, seen: Seen) -> Tile:
         """A tile, with its mask unless its queries see all of its keys."""
         reach = self._reach(row, first, last, seen)
         tile = self._tile(row, reach, first, last)
         lone = last - first == 1 and not seen.sink_tokens and row.past >= row.base
         if lone or tile.keys == 0:
             return tile
-        far = np.arange(row.base, row.base + reach.far * self.page_size)
-        near = np.arange(row.base + reach.near * self.page_size + reach.skip, reach.stop)
+        far = np.arange(row.base, row.base + reach.far * self._page_size)
+        near = np.arange(row.base + reach.near * self._page_size + reach.skip, reach.stop)
         queries = np.arange(row.past + first, row.past + last)
         mask = visible(queries, np.concatenate((far, near)), **seen._asdict())
         tile.blind = not bool(mask.any(axis=1).all())
@@ -213,7 +172,7 @@ class TorchStep:
         return tile
 
 
-def _is_triangle(row: _Row, seen: Seen) -> bool:
+def _is_triangle(row: _TileRow, seen: Seen) -> bool:
     """Whether a row's keys are its own queries, each seeing all before it."""
     count = row.stop - row.start
     within = seen.window is None or seen.window >= count

@@ -9,22 +9,18 @@ With ``TRITON_INTERPRET=1`` in the environment before Triton is imported, the sa
 CPU, slowly: that is how they are tested without a GPU.
 """
 
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from octavo.attention.arguments import Options
-from octavo.attention.calls import Asked, check_call, page_size_of, refuse, strides
-from octavo.attention.rows import Rows
-from octavo.attention.signature import Attended, one_signature
-from octavo.cache.step import Step
-from octavo.errors import PlanError
-
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-"""Element types the kernel reads; it sums in float32."""
+from octavo.attention import registry
+from octavo.attention.base import LayerCall
+from octavo.attention.parameters import Seen
+from octavo.attention.tensors import TensorStep, strides
+from octavo.index.rows import StepRows
 
 _FAR = 2**30
 """Positions are below it; a larger window sees no more, and sums with it stay in 32 bits."""
@@ -40,38 +36,30 @@ def why_not() -> str | None:
     return "there is no CUDA device (TRITON_INTERPRET=1 runs it on a CPU, to test it)"
 
 
-class TritonStep(Rows):
-    """A step prepared for the triton backend; build it once a step and pass it to every layer.
+class TritonStep(TensorStep):
+    """A step prepared for the triton backend.
 
-    Args:
-        step: rows, lengths and page tables; copied, so the step may be reused.
-        page_size: tokens a page holds.
-        group: whose page table; None: the first token group.
-        device: where the keys and values are.
+    How a tile's keys are divided depends on the other rows of the step: results are equal to
+    rounding, not to the bit.
+
+    Its ``run`` costs O(T * H * context * (k_dim + v_dim)); a window bounds the context. Beside the
+    output it holds float32[parts, T, H, v_dim] where keys are divided.
 
     Attributes:
         lengths: int32[4, n] on the device: start, count, past and base of each row.
         pages: int32[n, width] on the device.
 
-    Raises:
-        LengthError, UnknownGroup: see Rows.
-
     Cost: O(rows * width), and two copies to the device.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        *,
-        page_size: int,
-        group: str | None = None,
-        device: torch.device | str = "cuda",
-    ) -> None:
-        super().__init__(step, page_size=page_size, group=group)
-        self.device = torch.device(device)
-        lengths = np.stack([self.start, self.count, self.past, self.base]).astype(np.int32)
+    backend = registry.backend("triton")
+    has_backward = False
+
+    def _make(self) -> None:
+        rows = self.rows
+        lengths = np.stack([rows.start, rows.count, rows.past, rows.base]).astype(np.int32)
         self.lengths = torch.from_numpy(lengths).to(self.device)
-        self.pages = torch.from_numpy(self.table).to(self.device)
+        self.pages = torch.from_numpy(rows.table).to(self.device)
         self._tiles: dict[tuple[int, int], torch.Tensor] = {}
 
     def tiles(self, heads: int, size: int) -> torch.Tensor:
@@ -85,99 +73,60 @@ class TritonStep(Rows):
         """
         found = self._tiles.get((heads, size))
         if found is None:
-            each = -(-self.count * heads // size)
+            each = -(-self.rows.count * heads // size)
             rows = np.repeat(np.arange(each.size), each)
             firsts = (np.arange(rows.size) - np.repeat(np.cumsum(each) - each, each)) * size
             tiles = np.stack([rows, firsts], axis=1).astype(np.int32)
             found = self._tiles[heads, size] = torch.from_numpy(tiles).to(self.device)
         return found
 
+    def _attend(self, call: LayerCall[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        query, sizes, given = call.query, call.sizes, call.parameters
+        if triton.knobs.runtime.interpret and query.dtype == torch.bfloat16:
+            self._refuse("bfloat16", "Triton's interpreter multiplies its bits as integers")
+        values = call.keys if call.values is None else call.values
+        group = sizes.heads // sizes.kv_heads
+        blocks = _Blocks.of(sizes.k_dim, sizes.v_dim, int(self.rows.count.max(initial=1)) * group)
+        tiles = self.tiles(group, blocks.pairs)
+        longest = _longest(self.rows, given.seen, blocks.keys)
+        parts = _parts(len(tiles) * sizes.kv_heads, longest, query.device)
+        sinks = None
+        if given.sink_logits is not None:
+            sinks = given.sink_logits.to(torch.float32).contiguous()
+        out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
+        lse = torch.empty(sizes.tokens, sizes.heads, device=query.device)
+        found, sums = out, lse
+        if parts > 1:
+            found = torch.empty((parts, *out.shape), device=query.device)
+            sums = torch.empty((parts, *lse.shape), device=query.device)
+        _attend[(len(tiles), sizes.kv_heads, parts)](
+            *(found, sums, query, call.keys, values, None if parts > 1 else sinks),
+            *(tiles, self.lengths, self.pages, self.pages.shape[1], len(self.rows.start)),
+            *query.stride()[:2],
+            *strides(call.keys, given.order),
+            *strides(values, given.order),
+            *(sizes.tokens, sizes.heads, group, sizes.page_size),
+            *(sizes.k_dim, sizes.v_dim, call.scale, given.softcap or 0.0),
+            *(min(given.window or _FAR, _FAR), min(given.sink_tokens, _FAR)),
+            causal=given.causal,
+            capped=given.softcap is not None,
+            **blocks._asdict(),
+            num_stages=2,
+        )
+        if parts > 1:
+            _merge[(sizes.tokens * sizes.heads,)](
+                *(out, lse, found, sums, sinks, sizes.tokens * sizes.heads, sizes.heads, parts),
+                v_dim=sizes.v_dim,
+                values=blocks.values,
+                most=_MOST_PARTS,
+            )
+        return out, lse
+
 
 prepare = TritonStep
 """What `paged_attention` takes instead of the step, made once for all layers of a group."""
 
-
-@one_signature
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor | None,
-    step: Step | TritonStep,
-    *,
-    return_lse: bool = False,
-    **options: Unpack[Options],
-) -> torch.Tensor | Attended:
-    """Attention of a step's query tokens over their sequences' pages.
-
-    The definition and the options are those of `octavo.attention.oracle.paged_attention`. How a
-    tile's keys are divided depends on the other rows of the step: results are equal to rounding,
-    not to the bit.
-
-    Args:
-        query: float16, bfloat16 or float32 [T, H, k_dim].
-        key_cache: one layer's keys in ``order``, or latent rows; of the query's dtype and device,
-            and strided as one likes but for the last axis.
-        value_cache: likewise with v_dim; None: latent attention.
-        step: the step, or a TritonStep made of it once for all layers (which has its ``group``).
-        return_lse: whether to return ``Attended`` and not ``out`` alone.
-        options: as the oracle's; no ``kv_dtype``.
-
-    Returns:
-        [T, H, v_dim] in the query's dtype, or Attended with lse in float32.
-
-    Raises:
-        PlanError: no such order, a number that is not finite, a dtype, device or stride the kernel
-            does not take, or a ``group`` beside a TritonStep.
-        LengthError: sizes that do not fit each other or the TritonStep, or a page table that lacks
-            pages of a context or names one that does not exist.
-        UnsupportedModel: a ``kv_dtype``; bfloat16 in the interpreter.
-        UnknownGroup: no such group.
-
-    Cost: O(T * H * context * (k_dim + v_dim)); a window bounds the context. Beside the output it
-    holds float32[parts, T, H, v_dim] where keys are divided.
-    """
-    asked = Asked(**options)
-    if isinstance(step, Step):
-        size = page_size_of(key_cache, asked, latent=value_cache is None)
-        step = TritonStep(step, page_size=size, group=asked.group, device=query.device)
-    elif asked.group is not None:
-        raise PlanError("group", asked.group, "a TritonStep is made for its group; give it there")
-    sizes = check_call("triton", query, key_cache, value_cache, step, asked, dtypes=DTYPES)
-    if triton.knobs.runtime.interpret and query.dtype == torch.bfloat16:
-        refuse("triton", "bfloat16", "Triton's interpreter multiplies its bits as integers")
-    values = key_cache if value_cache is None else value_cache
-    blocks = _Blocks.of(sizes.k_dim, sizes.v_dim, step, sizes.heads // sizes.kv_heads)
-    tiles = step.tiles(sizes.heads // sizes.kv_heads, blocks.pairs)
-    parts = _parts(len(tiles) * sizes.kv_heads, blocks.longest(step, asked), query.device)
-    sinks = None if asked.sink_logits is None else asked.sink_logits.to(torch.float32).contiguous()
-    out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
-    lse = torch.empty(sizes.tokens, sizes.heads, device=query.device)
-    found, sums = out, lse
-    if parts > 1:
-        found = torch.empty((parts, *out.shape), device=query.device)
-        sums = torch.empty((parts, *lse.shape), device=query.device)
-    _attend[(len(tiles), sizes.kv_heads, parts)](
-        *(found, sums, query, key_cache, values, None if parts > 1 else sinks),
-        *(tiles, step.lengths, step.pages, step.pages.shape[1], len(step.start)),
-        *query.stride()[:2],
-        *strides(key_cache, asked.order),
-        *strides(values, asked.order),
-        *(sizes.tokens, sizes.heads, sizes.heads // sizes.kv_heads, sizes.page_size),
-        *(sizes.k_dim, sizes.v_dim, sizes.scale, sizes.softcap or 0.0),
-        *(min(asked.window or _FAR, _FAR), min(asked.sink_tokens, _FAR)),
-        causal=asked.causal,
-        capped=sizes.softcap is not None,
-        **blocks._asdict(),
-        num_stages=2,
-    )
-    if parts > 1:
-        _merge[(sizes.tokens * sizes.heads,)](
-            *(out, lse, found, sums, sinks, sizes.tokens * sizes.heads, sizes.heads, parts),
-            v_dim=sizes.v_dim,
-            values=blocks.values,
-            most=_MOST_PARTS,
-        )
-    return Attended(out, lse) if return_lse else out
+paged_attention = TritonStep.paged_attention
 
 
 class _Blocks(NamedTuple):
@@ -189,20 +138,20 @@ class _Blocks(NamedTuple):
     values: int  # channels of a value, rounded up
 
     @classmethod
-    def of(cls, k_dim: int, v_dim: int, step: TritonStep, heads: int) -> "_Blocks":
-        """Blocks that fit a device's shared memory, and no larger than the rows."""
+    def of(cls, k_dim: int, v_dim: int, longest: int) -> "_Blocks":
+        """Blocks that fit a device's shared memory, and no larger than the ``longest`` row."""
         channels = max(16, triton.next_power_of_2(k_dim))
         room = 64 if channels <= 128 else 32 if channels <= 256 else 16
-        longest = int(step.count.max(initial=1)) * heads
         pairs = min(room, max(16, triton.next_power_of_2(longest)))
         return cls(pairs, room, channels, max(16, triton.next_power_of_2(v_dim)))
 
-    def longest(self, step: TritonStep, asked: Asked) -> int:
-        """Blocks of keys in the longest run a program may have."""
-        keys = int((step.context - step.base).max(initial=0))
-        if asked.window is not None:
-            keys = min(keys, asked.window + asked.sink_tokens + int(step.count.max(initial=0)))
-        return -(-keys // self.keys)
+
+def _longest(rows: StepRows, seen: Seen, size: int) -> int:
+    """Blocks of ``size`` keys in the longest run a program may have."""
+    keys = int((rows.context - rows.base).max(initial=0))
+    if seen.window is not None:
+        keys = min(keys, seen.window + seen.sink_tokens + int(rows.count.max(initial=0)))
+    return -(-keys // size)
 
 
 def _parts(programs: int, blocks: int, device: torch.device) -> int:

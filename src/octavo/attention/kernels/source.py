@@ -8,12 +8,8 @@ from typing import Any
 
 import torch
 
-from octavo.attention.tiles import Tile
+from octavo.attention.kernels.tiles import Tile
 from octavo.errors import PlanError
-
-STORED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": torch.uint8}
-"""What the element types of quantised caches are in torch; int4 is two to a byte, low half first,
-each with 8 added."""
 
 
 class Source:
@@ -23,29 +19,27 @@ class Source:
         name: what the tensor is called in errors.
         cache: [pages, page_size, kv_heads, dim] for ``order`` token, [pages, kv_heads, page_size,
             dim] for head, [pages, page_size, dim] for both where all heads share one row.
-        order: ``token`` or ``head``.
-        like: a tensor of the device and of the dtype to compute in.
         dim: elements of a row.
-        kv_dtype: int8, fp8 or int4; None: ``cache`` holds numbers of that dtype.
         scale: what a stored element is multiplied by: a number, [kv_heads], [kv_heads, dim], or one
             a row, shaped like ``cache`` without its last axis; None: 1.
+        order: ``token`` or ``head``.
+        like: a tensor of the device and of the dtype to compute in.
+        kv_dtype: int8, fp8 or int4; None: ``cache`` holds numbers of that dtype.
 
     Raises:
-        PlanError: another dtype or device, or a scale that is not above 0.
+        PlanError: a scale that is not above 0.
     """
 
     def __init__(
         self,
         name: str,
         cache: torch.Tensor,
+        dim: int,
+        scale: Any,
         order: str,
         like: torch.Tensor,
-        dim: int,
-        kv_dtype: str | None = None,
-        scale: Any = None,
+        kv_dtype: str | None,
     ) -> None:
-        _check(f"dtype of {name}", cache.dtype, STORED.get(kv_dtype or "", like.dtype))
-        _check(f"device of {name}", cache.device, like.device)
         self._dtype, self._dim, self._kv_dtype = like.dtype, dim, kv_dtype
         self._wide = torch.promote_types(like.dtype, torch.float32)
         if kv_dtype == "fp8":
@@ -83,11 +77,6 @@ class Source:
             halves = torch.stack((rows & 15, rows >> 4), dim=-1).flatten(-2)
             return halves[..., : self._dim].to(self._wide) - 8
         return rows.to(self._wide)
-
-
-def _check(name: str, found: object, wanted: object) -> None:
-    if found != wanted:
-        raise PlanError(name, str(found), f"it must be {wanted}, as the query or kv_dtype has it")
 
 
 def _checked(name: str, factor: torch.Tensor) -> torch.Tensor:

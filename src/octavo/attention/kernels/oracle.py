@@ -5,44 +5,76 @@ see and no others. Does not know where keys and values come from, nor anything o
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, ClassVar, Literal, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from octavo.attention.arguments import Options, check_arguments
+from octavo.attention import registry
 from octavo.attention.arrays import as_reals
-from octavo.attention.rows import group_view, no_page
-from octavo.attention.stored import Floats, Stored
-from octavo.cache.step import GroupView, Step
+from octavo.attention.base import Attended, LayerCall, PreparedStep
+from octavo.attention.parameters import Keywords
+from octavo.attention.stored import Floats, StoredPages
+from octavo.cache.step import Step
 from octavo.errors import LengthError, PlanError
 
 
-class Attended(NamedTuple):
-    """What attention gives, in float64 unless asked otherwise.
+class OracleStep(PreparedStep[NDArray[Any]]):
+    """A step prepared for the oracle; it computes in float64."""
 
-    Attributes:
-        out: [T, H, v_dim], weighted values.
-        lse: [T, H], natural log of the sum of exp(score) over the keys a query sees; the sink logit
-            is not among them, so that results over disjoint keys can be merged.
-    """
+    backend = registry.backend("oracle")
+    dtype: ClassVar[str] = "float64"
 
-    out: Floats
-    lse: Floats
+    def _computed_in(self, query: NDArray[Any]) -> str:
+        del query
+        return self.dtype
+
+    def _attend(self, call: LayerCall[NDArray[Any]]) -> tuple[Floats, Floats]:
+        sizes, given = call.sizes, call.parameters
+        queries = as_reals("query", call.query).astype(self.dtype)
+        order, kv_dtype, scale = given.order, given.kv_dtype, given.key_scale
+        keys = StoredPages("key_cache", call.keys, order, sizes.k_dim, kv_dtype, scale)
+        values = None
+        if call.values is not None:
+            scale = given.value_scale
+            values = StoredPages("value_cache", call.values, order, sizes.v_dim, kv_dtype, scale)
+        sinks = given.sink_logits
+        if sinks is not None:
+            sinks = as_reals("sink_logits", sinks, finite=True)
+        out = np.zeros((sizes.tokens, sizes.heads, sizes.v_dim), self.dtype)
+        lse = np.full((sizes.tokens, sizes.heads), -np.inf, self.dtype)
+        for row in range(self.rows.start.size):
+            mine, seen, page, offset = self._keys_of(row, call)
+            k = keys.read(page, offset, self.dtype)
+            v = k[..., : sizes.v_dim] if values is None else values.read(page, offset, self.dtype)
+            cap = given.softcap
+            found = attend(queries[mine], k, v, seen, call.scale, softcap=cap, sink_logits=sinks)
+            out[mine], lse[mine] = found
+        return out, lse
+
+    def _keys_of(
+        self, row: int, call: LayerCall[NDArray[Any]]
+    ) -> tuple[slice, NDArray[np.bool_], NDArray[Any], NDArray[Any]]:
+        """A row's tokens, which of its keys each sees, and the page and offset of those keys."""
+        rows = self.rows
+        start, count, past = (int(each[row]) for each in (rows.start, rows.count, rows.past))
+        at = np.arange(int(rows.base[row]), past + count)
+        seen = visible(np.arange(past, past + count), at, **call.parameters.seen._asdict())
+        used = seen.any(axis=0)
+        column, offset = np.divmod(at[used] - rows.base[row], rows.page_size)
+        return slice(start, start + count), seen[:, used], rows.table[row, column], offset
 
 
-class Rule(NamedTuple):
-    """How scores become weights.
+class SingleOracleStep(OracleStep):
+    """A step prepared for the oracle, computing in float32."""
 
-    Attributes:
-        scale: factor of the scores.
-        softcap: bound of the scores; None: none.
-        sink_logits: [H], each in the denominator of its head only; None: none.
-    """
+    dtype = "float32"
 
-    scale: float
-    softcap: float | None = None
-    sink_logits: NDArray[Any] | None = None
+
+_STEPS = {"float64": OracleStep, "float32": SingleOracleStep}
+
+prepare = OracleStep
+"""What `paged_attention` takes instead of the step, made once for all layers of a group."""
 
 
 @overload
@@ -50,12 +82,12 @@ def paged_attention(
     query: NDArray[Any],
     key_cache: NDArray[Any],
     value_cache: NDArray[Any] | None,
-    step: Step,
+    step: Step | OracleStep,
     *,
     return_lse: Literal[True],
     dtype: Any = ...,
-    **options: Unpack[Options],
-) -> Attended: ...
+    **keywords: Unpack[Keywords],
+) -> Attended[Floats]: ...
 
 
 @overload
@@ -63,11 +95,11 @@ def paged_attention(
     query: NDArray[Any],
     key_cache: NDArray[Any],
     value_cache: NDArray[Any] | None,
-    step: Step,
+    step: Step | OracleStep,
     *,
     return_lse: Literal[False] = ...,
     dtype: Any = ...,
-    **options: Unpack[Options],
+    **keywords: Unpack[Keywords],
 ) -> Floats: ...
 
 
@@ -75,23 +107,12 @@ def paged_attention(
     query: NDArray[Any],
     key_cache: NDArray[Any],
     value_cache: NDArray[Any] | None,
-    step: Step,
+    step: Step | OracleStep,
     *,
-    group: str | None = None,
-    order: str = "token",
-    scale: float | None = None,
-    causal: bool = True,
-    softcap: float | None = None,
-    window: int | None = None,
-    sink_tokens: int = 0,
-    sink_logits: NDArray[Any] | None = None,
-    v_dim: int | None = None,
-    key_scale: Any = None,
-    value_scale: Any = None,
-    kv_dtype: str | None = None,
-    return_lse: bool = False,
+    return_lse: Any = False,
     dtype: Any = np.float64,
-) -> Floats | Attended:
+    **keywords: Unpack[Keywords],
+) -> Floats | Attended[Floats]:
     """Attention of a step's query tokens over their sequences' pages.
 
     Row r has ``counts[r]`` queries, the last positions of its ``context[r]`` keys: query i stands
@@ -111,24 +132,12 @@ def paged_attention(
         value_cache: likewise with v_dim. None is latent attention: ``key_cache`` is
             [pages, page_size, k_dim] in either order, one row for all heads, which is the key, and
             its first ``v_dim`` elements the value.
-        step: rows, lengths and page tables.
-        group: whose page table; None: the first token group.
-        order: ``token`` or ``head``.
-        scale: factor of the scores; None: 1 / sqrt(k_dim). Latent attention with v_dim < k_dim
-            must be given one, as k_dim is not the head's size before absorption.
-        causal: whether a query sees only its own and earlier positions.
-        softcap: bound of the scores.
-        window: keys a query sees; None: all.
-        sink_tokens: first positions seen beside the window.
-        sink_logits: [H].
-        v_dim: elements of a value; None: those that ``value_cache`` has.
-        key_scale: of a quantised cache, what stored elements are multiplied by: a number,
-            [kv_heads], [kv_heads, k_dim], or the shape of ``key_cache`` without its last axis.
-        value_scale: likewise for ``value_cache``.
-        kv_dtype: how both caches are quantised: int8, fp8 or int4, stored as
-            `octavo.attention.quantised` says; None: they hold numbers.
+        step: rows, lengths and page tables; or what `prepare` made of them.
         return_lse: whether to return ``Attended`` and not ``out`` alone.
         dtype: what is computed in: float64 or float32.
+        keywords: ``group``, whose page table is read; None: the first token group's. And those of
+            `octavo.attention.Parameters`. Quantised caches are stored as
+            `octavo.attention.quantised` says.
 
     Returns:
         ``dtype``[T, H, v_dim], or Attended.
@@ -143,57 +152,23 @@ def paged_attention(
 
     Cost: O(T * H * context * (k_dim + v_dim)).
     """
-    view = group_view(step, group)
-    computed = check_dtype(dtype)
-    if sink_logits is not None:
-        sink_logits = as_reals("sink_logits", sink_logits, finite=True)
-    sizes = check_arguments(
-        query,
-        key_cache,
-        value_cache,
-        tokens=int(step.query_start[-1]),
-        order=order,
-        scale=scale,
-        window=window,
-        sink_tokens=sink_tokens,
-        sink_logits=sink_logits,
-        softcap=softcap,
-        v_dim=v_dim,
-        kv_dtype=kv_dtype,
-        key_scale=key_scale,
-        value_scale=value_scale,
-        causal=causal,
-        return_lse=return_lse,
-        dtype=computed,
+    kind: Any = type(step) if isinstance(step, OracleStep) else _STEPS[check_dtype(dtype)]
+    found: Floats | Attended[Floats] = kind.paged_attention(
+        query, key_cache, value_cache, step, return_lse=return_lse, **keywords
     )
-    queries = as_reals("query", query).astype(computed)
-    keys = Stored("key_cache", key_cache, order, sizes.k_dim, kv_dtype, key_scale)
-    values = None
-    if value_cache is not None:
-        values = Stored("value_cache", value_cache, order, sizes.v_dim, kv_dtype, value_scale)
-    rule = Rule(sizes.scale, sizes.softcap, sink_logits)
-    result = Attended(
-        np.zeros((sizes.tokens, sizes.heads, sizes.v_dim), computed),
-        np.full((sizes.tokens, sizes.heads), -np.inf, computed),
-    )
-    window, sink_tokens = sizes.window, sizes.sink_tokens
-    for row, context in enumerate(step.context.tolist()):
-        start, stop = step.query_start[row : row + 2].tolist()
-        positions = np.arange(context - (stop - start), context)
-        at = np.arange(int(view.base[row]), context)
-        seen = visible(positions, at, causal=causal, window=window, sink_tokens=sink_tokens)
-        used = seen.any(axis=0)
-        place = _addresses(view, row, at[used], sizes.page_size)
-        k = keys.read(*place, computed)
-        v = k[..., : sizes.v_dim] if values is None else values.read(*place, computed)
-        found = attend(queries[start:stop], k, v, seen[:, used], rule)
-        result.out[start:stop], result.lse[start:stop] = found
-    return result if return_lse else result.out
+    return found
 
 
 def attend(
-    query: Floats, keys: Floats, values: Floats, seen: NDArray[np.bool_], rule: Rule
-) -> Attended:
+    query: Floats,
+    keys: Floats,
+    values: Floats,
+    seen: NDArray[np.bool_],
+    scale: float,
+    *,
+    softcap: float | None = None,
+    sink_logits: NDArray[Any] | None = None,
+) -> Attended[Floats]:
     """Attention of n queries over the same m keys, head by head.
 
     Args:
@@ -201,7 +176,9 @@ def attend(
         keys: [m, kv_heads, k_dim].
         values: [m, kv_heads, v_dim].
         seen: bool[n, m], which keys each query sees.
-        rule: how scores become weights.
+        scale: factor of the scores.
+        softcap: bound of the scores; None: none.
+        sink_logits: [H], each in the denominator of its head only; None: none.
 
     Returns:
         out [n, H, v_dim] and lse [n, H], in the dtype of the arguments.
@@ -212,11 +189,11 @@ def attend(
     out = np.zeros((count, heads, values.shape[2]), query.dtype)
     sums = np.zeros((count, heads), query.dtype)
     for head in range(heads):
-        scores = query[:, head] @ keys[:, head // repeats].T * rule.scale
-        if rule.softcap is not None:
-            scores = rule.softcap * np.tanh(scores / rule.softcap)
+        scores = query[:, head] @ keys[:, head // repeats].T * scale
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
         scores = np.where(seen, scores, -np.inf)
-        sink = -np.inf if rule.sink_logits is None else float(rule.sink_logits[head])
+        sink = -np.inf if sink_logits is None else float(sink_logits[head])
         weights, sums[:, head] = softmax(scores, sink)
         out[:, head] = weights @ values[:, head // repeats]
     return Attended(out, sums)
@@ -242,7 +219,7 @@ def softmax(scores: Floats, sink: float = -np.inf) -> tuple[Floats, Floats]:
     return np.exp(scores - np.where(np.isneginf(total), 0.0, total)), lse[:, 0]
 
 
-def merge(parts: Iterable[Attended], sink_logits: ArrayLike | None = None) -> Attended:
+def merge(parts: Iterable[Attended[Any]], sink_logits: ArrayLike | None = None) -> Attended[Floats]:
     """The result over all keys from results of the same queries over disjoint parts of them.
 
     Each part counts with exp(its lse); one with lse -inf does not, whatever its out is. The parts
@@ -274,7 +251,7 @@ def merge(parts: Iterable[Attended], sink_logits: ArrayLike | None = None) -> At
     return Attended(shares.sum(axis=0), lse)
 
 
-def _stacked(parts: Iterable[Attended]) -> tuple[Floats, Floats]:
+def _stacked(parts: Iterable[Attended[Any]]) -> tuple[Floats, Floats]:
     """out [parts, T, H, v_dim] and lse [parts, T, H] of parts that fit each other."""
     try:
         pairs = [(out, lse) for out, lse in parts]
@@ -327,18 +304,3 @@ def check_dtype(dtype: Any) -> str:
     if name not in ("float64", "float32"):
         raise PlanError("dtype", name or dtype, "float64 or float32")
     return name
-
-
-def _addresses(
-    view: GroupView, row: int, at: NDArray[Any], page_size: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Page and offset of the positions ``at`` of one row."""
-    column, offset = np.divmod(at - view.base[row], page_size)
-    width = view.table.shape[1]
-    if column.size and column[-1] >= width:
-        why = f"pages in the table of row {row}, whose context needs more"
-        raise LengthError("columns", int(column[-1]) + 1, 0, width, why)
-    page = view.table[row, column]
-    for missing in column[page == 0][:1]:
-        raise no_page(row, int(missing))
-    return page, offset

@@ -1,16 +1,17 @@
-"""The rows of a step in one group as arrays a backend can run over: lengths and pages, checked.
+"""The rows of a step in one group as arrays to run over: lengths and pages, checked and copied.
 
-Made once a step and used by every layer. Knows integers, not keys and values.
+Attention makes them once a step for all layers. They need no plan and no cache, so that steps of
+one's own making can be attended to. Knows integers, not keys and values.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.cache.step import GroupView, Step
+from octavo.cache.step import GroupView, Ints, Step
 from octavo.checks import check_int
-from octavo.errors import LengthError, PlanError
+from octavo.errors import CapacityError, LengthError, PlanError
 
 _MOST = 2**31 - 1
 _FAR = 2**62  # beyond every position, and sums with it stay in 64 bits
@@ -33,13 +34,7 @@ def group_view(step: object, group: object = None) -> GroupView:
     return view
 
 
-def no_page(row: int, column: int) -> LengthError:
-    """What to raise where a query sees keys that no page holds. O(1)."""
-    why = "a query sees keys there that no page holds: the group's window has dropped them"
-    return LengthError(f"page of row {row}, column {column}", 0, 1, None, why)
-
-
-class Rows:
+class StepRows:
     """Lengths and page tables of a step, copied, so that the step may be reused.
 
     Args:
@@ -87,6 +82,7 @@ class Rows:
         self.table = _owned(view.table[:, :width], held)
         self._top = int(self.table.max(initial=0))
         self._gaps = _gaps((self.table == 0) & (np.arange(width) < held[:, None]))
+        self._readable: set[tuple[int | None, int]] = set()
 
     def require(self, pages: int) -> None:
         """Refuse a cache of fewer pages than the tables name. O(1).
@@ -107,15 +103,20 @@ class Rows:
         Raises:
             LengthError: there are such keys; row and column are named.
 
-        Cost: O(rows).
+        Cost: O(rows) the first time, O(1) after.
         """
+        if (window, sink_tokens) in self._readable:
+            return
         row, first, last = self._gaps.T
         base = self.base[row]
         low = base if window is None else self.past[row] + 1 - min(window, _FAR)
         near = base + (last + 1) * self.page_size > low
         far = base + first * self.page_size < min(sink_tokens, _FAR)
         for at in np.flatnonzero(near | far)[:1]:
-            raise no_page(int(row[at]), int(last[at] if near[at] else first[at]))
+            column = int(last[at] if near[at] else first[at])
+            why = "a query sees keys there that no page holds: the group's window has dropped them"
+            raise LengthError(f"page of row {row[at]}, column {column}", 0, 1, None, why)
+        self._readable.add((window, sink_tokens))
 
     def _check_lengths(self) -> None:
         """Refuse lengths that no sequence has, by row. O(rows)."""
@@ -165,3 +166,51 @@ def _gaps(missing: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.zeros((0, 3), np.int64)
     first, behind = missing[row].argmax(axis=1), missing[row, ::-1].argmax(axis=1)
     return np.stack((row, first, missing.shape[1] - 1 - behind), axis=1)
+
+
+def running_sums(lengths: NDArray[np.integer[Any]]) -> Ints:
+    """Where each of so many keys begins, from 0, and where the last ends. O(n).
+
+    Raises:
+        CapacityError: a sum is beyond int32.
+    """
+    sums = np.zeros(lengths.size + 1, np.int64)
+    np.add.accumulate(lengths, out=sums[1:])
+    if sums[-1] > _MOST:
+        raise CapacityError("keys of all rows", int(sums[-1]), _MOST, "beyond int32")
+    return sums.astype(np.int32)
+
+
+class PageLists(NamedTuple):
+    """The pages of n rows one after another.
+
+    Attributes:
+        starts: int32[n + 1], where each row's pages begin.
+        pages: int32[all], row after row.
+        last_lengths: int32[n], 1..page_size tokens in each row's last page; 1 without pages.
+    """
+
+    starts: Ints
+    pages: Ints
+    last_lengths: Ints
+
+
+def page_lists(
+    table: Ints, keys: NDArray[np.integer[Any]], page_size: int, skip: int = 0
+) -> PageLists:
+    """The pages that hold ``keys`` tokens of each row, without the first ``skip``. O(n * width).
+
+    Args:
+        table: int32[n, width].
+        keys: int[n], more than ``skip`` pages hold in each row, or none.
+        page_size: tokens a page holds.
+        skip: columns left out.
+
+    Raises:
+        CapacityError: more pages than int32 counts.
+    """
+    ends = -(-keys // page_size)
+    held = np.arange(skip, table.shape[1], dtype=np.int32) < ends[:, None]
+    last = keys - (ends - 1) * page_size
+    last[ends <= skip] = 1
+    return PageLists(running_sums(ends - skip), table[:, skip:][held], last.astype(np.int32))

@@ -1,0 +1,1 @@
+"""One module a backend of attention, named as `octavo.attention.backend` names it."""
