@@ -19,6 +19,17 @@ else:
 
 MOVED = {
     "octavo.attention.active": "octavo.active_prefix.cache",
+    "octavo.attention.cpu": "octavo.attention.kernels.cpu",
+    "octavo.attention.flash_attn": "octavo.attention.kernels.flash_attn",
+    "octavo.attention.flashinfer": "octavo.attention.kernels.flashinfer",
+    "octavo.attention.flex": "octavo.attention.kernels.flex",
+    "octavo.attention.flexmask": "octavo.attention.kernels.flex",
+    "octavo.attention.onepass": "octavo.active_prefix.prefix",
+    "octavo.attention.operands": "octavo.integrations.onnx.op.operands",
+    "octavo.attention.operator": "octavo.integrations.onnx.op.operator",
+    "octavo.attention.oracle": "octavo.attention.kernels.oracle",
+    "octavo.attention.torch": "octavo.attention.kernels.torch",
+    "octavo.attention.triton": "octavo.attention.kernels.triton",
     "octavo.configs": "octavo.model.configs",
     "octavo.dtypes": "octavo.model.dtypes",
     "octavo.engine.hub": "octavo.checkpoints.hub",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from octavo.attention.arrays import as_reals
 from octavo.checks import check_choice, check_int, check_number, check_positive
 from octavo.errors import LengthError, PlanError
+from octavo.index import LatentGeometry
 
 Array = NDArray[Any]
 
@@ -164,13 +165,13 @@ def read_attributes(given: Mapping[str, Any], dtype: str) -> Attributes:
     for name in ("num_heads", "kv_num_heads"):
         if name not in given:
             raise PlanError(name, None, "this attribute is required")
-    told = {**Attributes._field_defaults, **given}
-    told |= {name: check_int(name, told[name], *span) for name, span in _INTS.items()}
-    told |= {name: check_number(name, told[name], dtype) for name in ("scale", "softcap")}
-    told["qk_norm_epsilon"] = check_positive("qk_norm_epsilon", told["qk_norm_epsilon"], dtype)
+    values = {**Attributes._field_defaults, **given}
+    values |= {name: check_int(name, values[name], *span) for name, span in _INTS.items()}
+    values |= {name: check_number(name, values[name], dtype) for name in ("scale", "softcap")}
+    values["qk_norm_epsilon"] = check_positive("qk_norm_epsilon", values["qk_norm_epsilon"], dtype)
     for name, known in _STRINGS.items():
-        check_choice(name, told[name], known)
-    attributes = Attributes(**told)
+        check_choice(name, values[name], known)
+    attributes = Attributes(**values)
     _check_attributes(attributes)
     return attributes
 
@@ -206,7 +207,7 @@ def check_operands(inputs: Inputs, attributes: Attributes) -> Extents:
         raise PlanError("v_cache_dtype", attributes.v_cache_dtype, "that of the key cache")
     tokens, head_size = _check_projections(inputs, attributes, packed=packed)
     pages, page_size = _check_caches(inputs, attributes, head_size, kv_dtype)
-    v_head_size = _v_head_size(attributes, head_size)
+    v_head_size = _v_head_size(attributes, head_size, page_size)
     _check_lengths(inputs, tokens, pages, page_size)
     _check_rotary(inputs, attributes, head_size)
     _check_vectors(inputs, attributes, head_size)
@@ -302,10 +303,11 @@ def _check_caches(
     return pages, page_size
 
 
-def _v_head_size(attributes: Attributes, head_size: int) -> int:
+def _v_head_size(attributes: Attributes, head_size: int, page_size: int) -> int:
     size = check_int("v_head_size", attributes.v_head_size, 0, head_size) or head_size
     if attributes.kv_cache_layout == "LATENT":
-        check_int("kv_num_heads", attributes.kv_num_heads, 1, 1, "a latent row serves all heads")
+        offset, heads = attributes.rotary_offset, attributes.kv_num_heads
+        LatentGeometry(head_size, 0, size, offset, page_size, heads).validate()
         if (attributes.v_quant_type, attributes.v_cache_dtype) != ("NONE", ""):
             raise PlanError("v_quant_type", attributes.v_quant_type, "LATENT has no value cache")
         if size != head_size and not attributes.scale:
