@@ -12,7 +12,7 @@ from octavo.attention import backend
 from octavo.attention.kernels import oracle
 from octavo.attention.kernels import triton as kernels
 from octavo.testing.conformance.cases import FEATURES, Grid
-from octavo.testing.conformance.checking import check_case
+from octavo.testing.conformance.check import check_case
 from octavo.testing.conformance.kernel import Kernel
 
 KERNEL = Kernel(kernels.paged_attention, None, torch.from_numpy, np.asarray)
@@ -24,7 +24,7 @@ def cases(page_size, scene, heads=((4, 2),), dims=((16, 16), (8, 24))):
     return [case for case in grid.cases() if case.scene == scene]
 
 
-def told(case):
+def name_of(case):
     """A case as a test's id."""
     return str(case).replace(", ", "-")
 
@@ -44,13 +44,13 @@ def test_works_here_and_is_listed():
     assert backend("triton").load() is kernels
 
 
-@pytest.mark.parametrize("case", cases(3, "decode") + cases(16, "prefill", ((3, 1),)), ids=told)
+@pytest.mark.parametrize("case", cases(3, "decode") + cases(16, "prefill", ((3, 1),)), ids=name_of)
 def test_every_rule(case):
     """One decode or prefill by every rule equals the oracle, with NaN in unowned slots."""
     check_case(KERNEL, case, 5e-6)
 
 
-@pytest.mark.parametrize("case", [*cases(3, "mixed")[::8], cases(16, "mixed")[13]], ids=told)
+@pytest.mark.parametrize("case", [*cases(3, "mixed")[::8], cases(16, "mixed")[13]], ids=name_of)
 def test_mixed_rows(case):
     """Decodes, prefills, chunks and rows that sit out in one call."""
     check_case(KERNEL, case, 5e-6)

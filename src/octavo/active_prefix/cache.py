@@ -293,7 +293,7 @@ def _empty(shape: tuple[int, ...], dtype: object, device: object) -> torch.Tenso
 
 
 def _listed(name: str, numbers: Any) -> list[Any]:
-    """What ``numbers`` has, one by one; LengthError where it cannot be asked."""
+    """What ``numbers`` has, one by one; LengthError where it has no items."""
     try:
         return list(numbers)
     except TypeError:

@@ -40,7 +40,7 @@ class StepRows:
     Args:
         step: rows, lengths and page tables.
         page_size: tokens a page holds.
-        group: whose page table; None: the first token group.
+        group: the group that has the page table; None: the first token group.
 
     Attributes:
         tokens: query tokens.

@@ -135,8 +135,8 @@ def paged_attention(
         step: rows, lengths and page tables; or what `prepare` made of them.
         return_lse: whether to return ``Attended`` and not ``out`` alone.
         dtype: what is computed in: float64 or float32.
-        keywords: ``group``, whose page table is read; None: the first token group's. And those of
-            `octavo.attention.Parameters`. Quantised caches are stored as
+        keywords: those of `octavo.attention.Parameters`, and ``group``, the one that has the page
+            table; None: the first token group. Quantised caches are stored as
             `octavo.attention.quantised` says.
 
     Returns:

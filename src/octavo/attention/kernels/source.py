@@ -12,7 +12,7 @@ from octavo.attention.kernels.tiles import Tile
 from octavo.errors import PlanError
 
 
-class Source:
+class PageSource:
     """One component of a layer.
 
     Args:

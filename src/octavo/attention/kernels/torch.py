@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from octavo.attention import registry
 from octavo.attention.base import LayerCall
-from octavo.attention.kernels.source import Source
+from octavo.attention.kernels.source import PageSource
 from octavo.attention.kernels.tiles import Tile, Tiles
 from octavo.attention.tensors import TensorStep
 
@@ -69,14 +69,14 @@ prepare = TorchStep
 paged_attention = TorchStep.paged_attention
 
 
-def _sources(call: Call) -> tuple[Source, Source | None]:
+def _sources(call: Call) -> tuple[PageSource, PageSource | None]:
     """The layer's keys and values, to be gathered; no values in latent attention."""
     sizes, given = call.sizes, call.parameters
     layer = (given.order, call.query, given.kv_dtype)
-    keys = Source("key_cache", call.keys, sizes.k_dim, given.key_scale, *layer)
+    keys = PageSource("key_cache", call.keys, sizes.k_dim, given.key_scale, *layer)
     if call.values is None:
         return keys, None
-    return keys, Source("value_cache", call.values, sizes.v_dim, given.value_scale, *layer)
+    return keys, PageSource("value_cache", call.values, sizes.v_dim, given.value_scale, *layer)
 
 
 def _fused(

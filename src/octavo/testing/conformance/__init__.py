@@ -2,6 +2,6 @@
 
 from octavo.errors import KernelMismatch
 from octavo.testing.conformance.cases import FEATURES, Case
-from octavo.testing.conformance.checking import TOLERANCES, KernelReport, check_kernel
+from octavo.testing.conformance.check import TOLERANCES, KernelReport, check_kernel
 
 __all__ = ["FEATURES", "TOLERANCES", "Case", "KernelMismatch", "KernelReport", "check_kernel"]

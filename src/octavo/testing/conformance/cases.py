@@ -19,7 +19,7 @@ FEATURES = KEYWORDS | {"prefill", "strided", "keyless"}
 key."""
 
 
-class Rule(NamedTuple):
+class AttentionRule(NamedTuple):
     """What decides how queries attend.
 
     Attributes:
@@ -56,12 +56,12 @@ class Case(NamedTuple):
         dtype: octavo's name of the query's element type.
         order: ``token`` or ``head``.
         strided: whether pages lie apart in memory, as in a packed plan.
-        lse: whether the lse is asked for.
+        lse: whether the lse is wanted.
         scales: of quantised caches: one ``number``, one a ``head``, ``channel`` or ``token``.
         seed: of the numbers.
     """
 
-    rule: Rule
+    rule: AttentionRule
     scene: str
     page_size: int
     heads: int
@@ -77,44 +77,44 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         rule = self.rule
-        told = [f"{name} {value}" for name, value in rule.options.items()]
-        told += ["window group"] * rule.dropping + ["sink logits"] * rule.sink_logits
-        told += ["latent"] * rule.latent + ["queries without keys"] * rule.keyless
-        told += [f"scales by {self.scales}"] * ("kv_dtype" in rule.options)
-        told += ["pages apart"] * self.strided + ["lse"] * self.lse
+        parts = [f"{name} {value}" for name, value in rule.options.items()]
+        parts += ["window group"] * rule.dropping + ["sink logits"] * rule.sink_logits
+        parts += ["latent"] * rule.latent + ["queries without keys"] * rule.keyless
+        parts += [f"scales by {self.scales}"] * ("kv_dtype" in rule.options)
+        parts += ["pages apart"] * self.strided + ["lse"] * self.lse
         shape = f"{self.heads}:{self.kv_heads} heads of {self.k_dim} and {self.v_dim}"
         what = (
             f"{self.scene}, page size {self.page_size}, {shape}, {self.dtype}, {self.order}-major"
         )
-        return ", ".join([what, *told])
+        return ", ".join([what, *parts])
 
 
-def rules(page_size: int, kv_dtypes: Sequence[str] = ()) -> tuple[Rule, ...]:
+def rules(page_size: int, kv_dtypes: Sequence[str] = ()) -> tuple[AttentionRule, ...]:
     """Ways to attend, the plain ones first; windows around the size of a page. O(1)."""
     size = page_size
     together = {"window": 7, "sink_tokens": 4, "softcap": 5.0, "scale": 0.3}
     return (
-        Rule({}),
-        Rule({"scale": 0.3}),
-        Rule({"window": 1}),
-        *(Rule({"window": size}, dropping=dropping) for dropping in (False, True)),
-        *(Rule({"window": size + 1}, dropping=dropping) for dropping in (False, True)),
-        Rule({"window": 100 * size}),
-        Rule({"window": size + 2, "sink_tokens": 2}),
-        Rule({"window": size + 2, "sink_tokens": 2}, dropping=True),
-        Rule({"window": 3, "sink_tokens": size + 3}, dropping=True),
-        Rule({"softcap": 2.0}),
-        Rule({}, sink_logits=True),
-        Rule(together, sink_logits=True),
-        Rule(together, sink_logits=True, dropping=True),
-        Rule({"causal": False}),
-        Rule({"causal": False, "window": 6}),
-        Rule({}, keyless=True),
-        Rule({}, sink_logits=True, keyless=True),
-        Rule({"causal": False}, keyless=True),
-        Rule({"scale": 0.3}, latent=True),
-        Rule({"scale": 0.3, "window": size + 1}, dropping=True, latent=True),
-        *(Rule({"kv_dtype": name}) for name in kv_dtypes),
+        AttentionRule({}),
+        AttentionRule({"scale": 0.3}),
+        AttentionRule({"window": 1}),
+        *(AttentionRule({"window": size}, dropping=dropping) for dropping in (False, True)),
+        *(AttentionRule({"window": size + 1}, dropping=dropping) for dropping in (False, True)),
+        AttentionRule({"window": 100 * size}),
+        AttentionRule({"window": size + 2, "sink_tokens": 2}),
+        AttentionRule({"window": size + 2, "sink_tokens": 2}, dropping=True),
+        AttentionRule({"window": 3, "sink_tokens": size + 3}, dropping=True),
+        AttentionRule({"softcap": 2.0}),
+        AttentionRule({}, sink_logits=True),
+        AttentionRule(together, sink_logits=True),
+        AttentionRule(together, sink_logits=True, dropping=True),
+        AttentionRule({"causal": False}),
+        AttentionRule({"causal": False, "window": 6}),
+        AttentionRule({}, keyless=True),
+        AttentionRule({}, sink_logits=True, keyless=True),
+        AttentionRule({"causal": False}, keyless=True),
+        AttentionRule({"scale": 0.3}, latent=True),
+        AttentionRule({"scale": 0.3, "window": size + 1}, dropping=True, latent=True),
+        *(AttentionRule({"kv_dtype": name}) for name in kv_dtypes),
     )
 
 
@@ -161,7 +161,9 @@ class Grid(NamedTuple):
             yield from (deck[number] for number in rng.permutation(len(deck)))
 
 
-def _case(rule: Rule, scene: str, page_size: int, deal: tuple[Any, ...], seed: int) -> Case:
+def _case(
+    rule: AttentionRule, scene: str, page_size: int, deal: tuple[Any, ...], seed: int
+) -> Case:
     (heads, kv_heads), (k_dim, v_dim), dtype, order, strided, lse, scales = deal
     if rule.latent:
         kv_heads, k_dim = 1, v_dim + 8

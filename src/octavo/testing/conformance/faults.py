@@ -1,4 +1,4 @@
-"""What is usually wrong with a kernel: the oracle asked for answers to questions nobody put.
+"""What is usually wrong with a kernel: answers of the oracle to other questions.
 
 A kernel whose answer equals one of these has most likely that fault.
 """
@@ -22,12 +22,12 @@ def suspects(trial: Trial) -> Iterator[tuple[str, Attended[Any]]]:
     """
     trial = _with_null_page(trial)
     with np.errstate(all="ignore"):
-        for told, wrong in _wrong_questions(trial):
+        for fault, wrong in _wrong_questions(trial):
             try:
                 answer = wrong.reference()
             except (IndexError, ValueError):  # it would read what is not there
                 continue
-            yield told, answer
+            yield fault, answer
         yield _wrong_heads(trial)
         yield from _wrong_sums(trial)
 
@@ -64,10 +64,10 @@ def _with_table(trial: Trial, table: Any) -> Step:
 def _wrong_questions(trial: Trial) -> Iterator[tuple[str, Trial]]:
     if trial.case.rule.latent:
         yield "takes values from the end of a latent row", _values_at_the_end(trial)
-    for told, changed in _wrong_options(trial):
-        yield told, trial._replace(options={**trial.options, **changed})
-    for told, step in _wrong_steps(trial):
-        yield told, trial._replace(step=step)
+    for fault, changed in _wrong_options(trial):
+        yield fault, trial._replace(options={**trial.options, **changed})
+    for fault, step in _wrong_steps(trial):
+        yield fault, trial._replace(step=step)
     if trial.options.get("window") is None:
         size = trial.case.page_size
         step = replace(trial.step, context=-(-trial.step.context // size) * size)
@@ -175,8 +175,8 @@ def _wrong_heads(trial: Trial) -> tuple[str, Attended[Any]]:
         options["sink_logits"] = options["sink_logits"][order]
     answer = trial._replace(query=trial.query[:, order], options=options).reference()
     back = np.argsort(order)
-    told = "lets query head h read key/value head h % kv_heads, not h // (heads / kv_heads)"
-    return told, Attended(answer.out[:, back], answer.lse[:, back])
+    fault = "lets query head h read key/value head h % kv_heads, not h // (heads / kv_heads)"
+    return fault, Attended(answer.out[:, back], answer.lse[:, back])
 
 
 def _wrong_sums(trial: Trial) -> Iterator[tuple[str, Attended[Any]]]:

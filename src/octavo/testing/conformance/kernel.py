@@ -67,13 +67,13 @@ class Kernel:
         except REFUSALS:
             raise
         except Exception as error:
-            told = f"it raised {type(error).__name__}: {error}"
-            raise KernelMismatch(case, told, told) from error
+            why = f"it raised {type(error).__name__}: {error}"
+            raise KernelMismatch(case, why, why) from error
         self._check_unchanged(case, before, self._copies(trial, given))
         return self._read(case, answer)
 
     def _addresses(self, trial: Trial, keywords: dict[str, Any]) -> Any:
-        """The step, or what ``index`` makes of it; ``group`` is then told."""
+        """The step, or what ``index`` makes of it; ``group`` is then left out."""
         if self.index is None:
             return trial.step
         try:
@@ -92,18 +92,18 @@ class Kernel:
         for name, array in before.items():
             now, floats = after.get(name), array.dtype.kind == "f"
             if now is None or not np.array_equal(array, now, equal_nan=floats):
-                told = f"it has written into {name}, which it may only read"
-                raise KernelMismatch(case, told, told)
+                why = f"it has written into {name}, which it may only read"
+                raise KernelMismatch(case, why, why)
 
     def _read(self, case: Case, answer: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
         if not case.lse:
             if isinstance(answer, tuple | list):
-                told = f"it gave {type(answer).__name__} of {len(answer)}, and only out was asked"
-                raise KernelMismatch(case, told, told)
+                why = f"it gave {type(answer).__name__} of {len(answer)}, and only out was asked"
+                raise KernelMismatch(case, why, why)
             return self._array(case, "out", answer), None
         if not isinstance(answer, tuple) or len(answer) != 2:
-            told = f"with return_lse it gave {type(answer).__name__}, not (out, lse)"
-            raise KernelMismatch(case, told, told)
+            why = f"with return_lse it gave {type(answer).__name__}, not (out, lse)"
+            raise KernelMismatch(case, why, why)
         out, lse = answer
         return self._array(case, "out", out), self._array(case, "lse", lse)
 
@@ -112,9 +112,9 @@ class Kernel:
         try:
             found = np.array(self.back(answer))
         except Exception as error:
-            told = f"its {what}, {type(answer).__name__}, is no array: {error}"
-            raise KernelMismatch(case, told, told) from error
+            why = f"its {what}, {type(answer).__name__}, is no array: {error}"
+            raise KernelMismatch(case, why, why) from error
         if found.dtype.kind != "f" and found.dtype.name != "bfloat16":
-            told = f"its {what} is {type(answer).__name__} of {found.dtype.name}, and no floats"
-            raise KernelMismatch(case, told, told)
+            why = f"its {what} is {type(answer).__name__} of {found.dtype.name}, and no floats"
+            raise KernelMismatch(case, why, why)
         return found

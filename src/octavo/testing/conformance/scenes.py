@@ -18,7 +18,7 @@ from octavo.planner.request import Plan
 _SPARE = 3  # pages beside those that rows hold, the null page among them: few, so that all are used
 
 
-class Row(NamedTuple):
+class SceneRow(NamedTuple):
     """One sequence of a step.
 
     Attributes:
@@ -36,48 +36,48 @@ class Scene(NamedTuple):
     """A step and the plan of its cache.
 
     Attributes:
-        plan: page numbers only; groups ``full`` and, where a window was asked for, ``window``.
+        plan: page numbers only; groups ``full`` and, where there is a window, ``window``.
         step: the step, open, its pages held.
         rows: what its rows are.
     """
 
     plan: Plan
     step: Step
-    rows: tuple[Row, ...]
+    rows: tuple[SceneRow, ...]
 
 
-def rows_of(scene: str, page_size: int) -> tuple[Row, ...]:
+def rows_of(scene: str, page_size: int) -> tuple[SceneRow, ...]:
     """The rows of ``decode``, ``prefill``, ``decodes`` or ``mixed``, around multiples of a page.
 
     O(rows).
     """
     size = page_size
     ends = sorted({1, max(1, size - 1), size, size + 1, 2 * size, 2 * size + 1, 50})
-    decodes = [Row(length - 1, 1) for length in ends]
-    sharing = [Row(2 * size, 1, shares=True), Row(3 * size, 1, shares=True)]
-    prefills = [Row(0, size + 1), Row(0, max(1, size - 1)), Row(size, 2 * size)]
+    decodes = [SceneRow(length - 1, 1) for length in ends]
+    sharing = [SceneRow(2 * size, 1, shares=True), SceneRow(3 * size, 1, shares=True)]
+    prefills = [SceneRow(0, size + 1), SceneRow(0, max(1, size - 1)), SceneRow(size, 2 * size)]
     if scene == "decode":
-        return (Row(2 * size, 1),)
+        return (SceneRow(2 * size, 1),)
     if scene == "prefill":
-        return (Row(0, 2 * size + 1),)
+        return (SceneRow(0, 2 * size + 1),)
     if scene == "decodes":
-        long = Row(max(299, 4 * size + 2), 1)
-        return (sharing[0], *decodes, Row(2 * size, 0), *sharing[1:], long)
+        long = SceneRow(max(299, 4 * size + 2), 1)
+        return (sharing[0], *decodes, SceneRow(2 * size, 0), *sharing[1:], long)
     return (
         *decodes[:2],
         prefills[0],
-        Row(2 * size, 0),
-        Row(2 * size + 1, size, shares=True),
+        SceneRow(2 * size, 0),
+        SceneRow(2 * size + 1, size, shares=True),
         *prefills[1:],
-        Row(0, 0),
+        SceneRow(0, 0),
         *sharing,
         *decodes[2:],
-        Row(50, 3),
+        SceneRow(50, 3),
     )
 
 
 def build_scene(
-    rows: tuple[Row, ...], page_size: int, window: int | None, sink_tokens: int, seed: int
+    rows: tuple[SceneRow, ...], page_size: int, window: int | None, sink_tokens: int, seed: int
 ) -> Scene:
     """Admit, extend and commit until ``rows`` stand where they should, then make their step.
 
@@ -117,10 +117,10 @@ def without_keys(scene: Scene) -> Scene:
         positions=step.positions - lost.repeat(step.counts),
     )
     counts = zip(step.past.tolist(), step.counts.tolist(), strict=True)
-    return scene._replace(step=step, rows=tuple(Row(past, new) for past, new in counts))
+    return scene._replace(step=step, rows=tuple(SceneRow(past, new) for past, new in counts))
 
 
-def _pages(rows: tuple[Row, ...], page_size: int, window: int | None) -> int:
+def _pages(rows: tuple[SceneRow, ...], page_size: int, window: int | None) -> int:
     """Pages that all rows take, so that the last of them are found used."""
     pages = sum(-(-(row.past + row.new) // page_size) for row in rows)
     if window is not None:
@@ -128,7 +128,7 @@ def _pages(rows: tuple[Row, ...], page_size: int, window: int | None) -> int:
     return pages - 2 * max(0, sum(row.shares for row in rows) - 1)
 
 
-def _tokens(number: int, row: Row, page_size: int) -> list[int]:
+def _tokens(number: int, row: SceneRow, page_size: int) -> list[int]:
     own = list(range(1000 * (number + 1), 1000 * (number + 1) + max(1, row.past + row.new)))
     shared = 2 * page_size if row.shares else 0
     return [*range(shared), *own[shared:]]

@@ -127,11 +127,11 @@ def _owned(step: Step, view: GroupView, pages: int, page_size: int) -> NDArray[n
 
 
 def arrays_of(step: Step) -> dict[str, NDArray[Any]]:
-    """All arrays of a step, those of its groups too, by the names they are told by. O(fields)."""
+    """All arrays of a step, those of its groups too, by the names messages give them. O(fields)."""
     named = {each.name: getattr(step, each.name) for each in fields(step)}
     found = {f"step.{name}": array for name, array in named.items()}
     for group, view in step.groups.items():
         for name, array in view._asdict().items():
-            told = "the page table" if name == "table" else f"the {name}"
-            found[f"{told} of group {group}"] = array
+            what = "the page table" if name == "table" else f"the {name}"
+            found[f"{what} of group {group}"] = array
     return {name: array for name, array in found.items() if isinstance(array, np.ndarray)}

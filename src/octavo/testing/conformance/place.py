@@ -1,4 +1,4 @@
-"""A case that differs, told in words: which row, which keys on which pages, what is special."""
+"""Where an answer differs first, in words: which row, and which keys on which pages."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from octavo.attention.kernels.oracle import visible
-from octavo.testing.conformance.scenes import Row
+from octavo.testing.conformance.scenes import SceneRow
 from octavo.testing.conformance.trials import Trial
 
 
@@ -40,7 +40,7 @@ def place_of(trial: Trial, wrong: Any, expected: Any, actual: Any) -> Place:
     return Place(row, token, head, position, page, float(both[0][at]), float(both[1][at]))
 
 
-def told_place(trial: Trial, place: Place, what: str) -> str:
+def describe_place(trial: Trial, place: Place, what: str) -> str:
     """Two sentences: the query and its answer; the keys it may see, page by page. O(context)."""
     case, row = trial.case, trial.scene.rows[place.row]
     context = row.past + row.new
@@ -52,7 +52,7 @@ def told_place(trial: Trial, place: Place, what: str) -> str:
     )
 
 
-def _kind(row: Row) -> str:
+def _kind(row: SceneRow) -> str:
     if row.past < 0:
         return "queries before any key"
     kind = "decode" if row.new == 1 else "prefill" if row.past == 0 else "chunk of a prefill"
@@ -62,8 +62,8 @@ def _kind(row: Row) -> str:
 def _window(trial: Trial) -> str:
     window = trial.options.get("window")
     sinks = trial.options.get("sink_tokens", 0)
-    told = "" if window is None else f", window {window}"
-    return told + (f" and {sinks} sink tokens" if sinks else "")
+    text = "" if window is None else f", window {window}"
+    return text + (f" and {sinks} sink tokens" if sinks else "")
 
 
 def _keys(trial: Trial, place: Place) -> str:
@@ -81,13 +81,13 @@ def _keys(trial: Trial, place: Place) -> str:
     if not keys.size:
         return "no key"
     table = trial.view.table[place.row]
-    told = [
+    parts = [
         _stretch(keys_of_page, table, trial.case.page_size)
         for keys_of_page in _by_page(keys, trial)
     ]
-    if len(told) > 4:
-        told[2:-1] = [f"{len(told) - 3} pages more"]
-    return f"{keys.size} key{'s' * (keys.size > 1)}: " + ", ".join(told)
+    if len(parts) > 4:
+        parts[2:-1] = [f"{len(parts) - 3} pages more"]
+    return f"{keys.size} key{'s' * (keys.size > 1)}: " + ", ".join(parts)
 
 
 def _by_page(keys: Any, trial: Trial) -> Iterator[Any]:

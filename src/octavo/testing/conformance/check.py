@@ -15,8 +15,8 @@ from octavo.testing.conformance import settings
 from octavo.testing.conformance.cases import FEATURES, Case, Grid
 from octavo.testing.conformance.faults import suspects
 from octavo.testing.conformance.kernel import REFUSALS, Convert, Kernel
+from octavo.testing.conformance.place import describe_place, place_of
 from octavo.testing.conformance.trials import Trial, build_trial
-from octavo.testing.conformance.words import place_of, told_place
 
 Answer = tuple[NDArray[Any], NDArray[Any] | None]
 
@@ -78,7 +78,7 @@ def check_kernel(
             their defaults. An option it has no parameter for is not tried; without ``order`` it is
             token-major.
         index: from a step to what ``fn`` takes in its place: a function of `octavo.index`, or one
-            called the same way. ``fn`` is not told the ``group`` then. Where it raises PlanError,
+            called the same way. ``fn`` gets no ``group`` then. Where it raises PlanError,
             for a page size its kernel does not take, the case counts as refused.
         to: from a NumPy array to an array of the kernel's library, such as ``torch.from_numpy``.
             In dtype bf16 it is given float32 and makes it bfloat16.
@@ -155,14 +155,16 @@ def check_case(kernel: Kernel, case: Case, tolerance: float) -> float:
         if actual is None:
             continue
         if actual.shape != right.shape:
-            told = f"{what} is of shape {actual.shape} and should be {right.shape}"
-            raise KernelMismatch(case, told, told)
+            text = f"{what} is of shape {actual.shape} and should be {right.shape}"
+            raise KernelMismatch(case, text, text)
         errors = _errors(actual, right)
         if (errors > tolerance).any():
             place = place_of(trial, errors > tolerance, right, actual)
             fault = _explained(kernel, trial, answer, tolerance)
-            told = told_place(trial, place, what) + (f".\nThe kernel {fault}." if fault else ".")
-            raise KernelMismatch(case, what, told, fault, **place._asdict())
+            text = describe_place(trial, place, what) + (
+                f".\nThe kernel {fault}." if fault else "."
+            )
+            raise KernelMismatch(case, what, text, fault, **place._asdict())
         largest = max(largest, float(errors.max(initial=0.0)))
     return largest
 
@@ -217,5 +219,5 @@ def _diagnose(kernel: Kernel, trial: Trial, answer: Answer, tolerance: float) ->
 
 def _named(trial: Trial, answer: Answer, tolerance: float) -> str | None:
     """The faults with which the oracle gives the same answer."""
-    found = [told for told, wrong in suspects(trial) if _agree(answer, wrong, tolerance)]
+    found = [name for name, wrong in suspects(trial) if _agree(answer, wrong, tolerance)]
     return " or ".join(found) or None
