@@ -9,17 +9,15 @@ by `_check_arrays` what it can read, and by `_attend` what comes out.
 """
 
 from math import sqrt
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, NoReturn, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, NoReturn, Unpack, overload
 
 from octavo.attention.parameters import PLAIN, Keywords, Parameters
 from octavo.attention.registry import Backend
-from octavo.attention.sizes import Sizes, page_axis, sizes_of
+from octavo.attention.sizes import A, LayerArrays, Sizes, page_axis, sizes_of
 from octavo.cache.step import Step
 from octavo.checks import check_flag, check_int, check_number, check_positive
 from octavo.errors import LengthError, PlanError, UnsupportedModel
 from octavo.index.rows import StepRows
-
-A = TypeVar("A")
 
 
 class Attended(NamedTuple, Generic[A]):
@@ -40,18 +38,14 @@ class LayerCall(NamedTuple, Generic[A]):
     """One layer's attention, all of it checked.
 
     Attributes:
-        query: [T, H, k_dim].
-        keys: the layer's key cache.
-        values: its value cache; None: latent attention.
+        arrays: its query and caches.
         parameters: how it attends.
         sizes: the sizes of the arrays.
         scale: factor of the scores, its default filled in.
         lse: whether the lse is wanted.
     """
 
-    query: A
-    keys: A
-    values: A | None
+    arrays: LayerArrays[A]
     parameters: Parameters
     sizes: Sizes
     scale: float
@@ -137,8 +131,9 @@ class PreparedStep(Generic[A]):
 
         Cost: the checks O(1); the rest is the backend's.
         """
-        self._accept(query, key_cache, value_cache, parameters)
-        return self._answer(query, key_cache, value_cache, parameters, return_lse=return_lse)
+        arrays = LayerArrays(query, key_cache, value_cache)
+        self._accept(arrays, parameters)
+        return self._answer(arrays, parameters, return_lse=return_lse)
 
     @overload
     @classmethod
@@ -194,21 +189,22 @@ class PreparedStep(Generic[A]):
         Cost: O(rows * width) unless the step is prepared, and `run`'s.
         """
         parameters = Parameters(**keywords)
-        cls._accept(query, key_cache, value_cache, parameters)
+        arrays = LayerArrays(query, key_cache, value_cache)
+        cls._accept(arrays, parameters)
         if not isinstance(step, cls):
-            axis = page_axis(key_cache, parameters.order, latent=value_cache is None)  # type: ignore[arg-type]
-            size, device = key_cache.shape[axis], getattr(query, "device", None)  # type: ignore[attr-defined]
+            size = key_cache.shape[page_axis(arrays, parameters.order)]
+            device = getattr(query, "device", None)
             step = cls(step, page_size=size, group=group, device=device)  # type: ignore[arg-type]
         elif group is not None:
             right = f"a {cls.__name__} is made for its group; give it there"
             raise PlanError("group", group, right)
-        return step._answer(query, key_cache, value_cache, parameters, return_lse=return_lse)
+        return step._answer(arrays, parameters, return_lse=return_lse)
 
     @classmethod
-    def _accept(cls, query: A, key_cache: A, value_cache: A | None, parameters: Parameters) -> None:
+    def _accept(cls, arrays: LayerArrays[A], parameters: Parameters) -> None:
         """Refuse what the backend's kernel lacks, by the facts, and arrays it cannot read. O(1)."""
         facts, kv_dtype = cls.backend, parameters.kv_dtype
-        if value_cache is None and not facts.latent:
+        if arrays.values is None and not facts.latent:
             cls._refuse("latent attention", "the kernel takes keys and values as two tensors")
         if parameters.order not in facts.orders:
             right = f"the kernel reads {' and '.join(facts.orders)}-major pages"
@@ -216,29 +212,23 @@ class PreparedStep(Generic[A]):
         if kv_dtype is not None and kv_dtype not in facts.kv_dtypes:
             why = f"the {facts.name} backend reads no quantised caches"
             raise UnsupportedModel(f"kv_dtype {kv_dtype}", why)
-        cls._check_arrays(query, key_cache, value_cache, parameters)
+        cls._check_arrays(arrays, parameters)
 
     def _answer(
-        self,
-        query: A,
-        key_cache: A,
-        value_cache: A | None,
-        parameters: Parameters,
-        *,
-        return_lse: bool,
+        self, arrays: LayerArrays[A], parameters: Parameters, *, return_lse: bool
     ) -> A | Attended[A]:
         """What `run` returns, of arrays that were accepted."""
         check_flag("return_lse", return_lse)
-        sizes = sizes_of(query, key_cache, value_cache, parameters)  # type: ignore[arg-type]
+        sizes = sizes_of(arrays, parameters)
         if sizes.tokens != self.tokens:
             why = "those of the step"
             raise LengthError("tokens of query", sizes.tokens, self.tokens, self.tokens, why)
         size = self.page_size
         check_int("page_size of key_cache", sizes.page_size, size, size, "the step's")
-        self.rows.require(key_cache.shape[0])  # type: ignore[attr-defined]
+        self.rows.require(arrays.keys.shape[0])
         self.rows.require_seen(parameters.window, parameters.sink_tokens)
-        scale = self._scale(parameters, sizes, self._computed_in(query))
-        call = LayerCall(query, key_cache, value_cache, parameters, sizes, scale, return_lse)
+        scale = self._scale(parameters, sizes, self._computed_in(arrays.query))
+        call = LayerCall(arrays, parameters, sizes, scale, return_lse)
         out, lse = self._attend(call)
         return Attended(out, lse) if return_lse else out
 
@@ -257,9 +247,7 @@ class PreparedStep(Generic[A]):
         raise UnsupportedModel(f"{what} in the {cls.backend.name} backend", why)
 
     @classmethod
-    def _check_arrays(
-        cls, query: A, key_cache: A, value_cache: A | None, parameters: Parameters
-    ) -> None:
+    def _check_arrays(cls, arrays: LayerArrays[A], parameters: Parameters) -> None:
         """Refuse arrays that the backend cannot read. O(1)."""
 
     def _computed_in(self, query: A) -> str:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from octavo.attention.parameters import Parameters
 from octavo.checks import check_int
@@ -16,6 +16,26 @@ class Shaped(Protocol):
     def shape(self) -> Sequence[int]:
         """Elements along each axis."""
         ...
+
+
+A = TypeVar("A", bound=Shaped)
+
+
+class LayerArrays(NamedTuple, Generic[A]):
+    """A layer's query and caches.
+
+    Attributes:
+        query: [T, H, k_dim].
+        keys: one layer's keys, [pages, page_size, kv_heads, k_dim] for ``order`` token and
+            [pages, kv_heads, page_size, k_dim] for head; [pages, page_size, k_dim] for both where
+            there are no ``values``. The last axis of ``int4`` is half as long, rounded up.
+        values: likewise with v_dim; None: latent attention, where values are the first v_dim
+            elements of a key.
+    """
+
+    query: A
+    keys: A
+    values: A | None
 
 
 class Sizes(NamedTuple):
@@ -38,36 +58,22 @@ class Sizes(NamedTuple):
     v_dim: int
 
 
-def page_axis(key_cache: Shaped, order: str, *, latent: bool) -> int:
-    """The axis of ``key_cache`` along which a page's tokens lie. O(1).
-
-    Args:
-        key_cache: one layer's keys.
-        order: ``token`` or ``head``.
-        latent: whether a token has one row for all heads, in either order.
+def page_axis(arrays: LayerArrays[A], order: str) -> int:
+    """The axis of the keys along which a page's tokens lie. O(1).
 
     Raises:
-        LengthError: not four axes, or not three if ``latent``.
+        LengthError: not four axes, or not three of latent rows.
     """
-    if latent:
+    key_cache = arrays.keys
+    if arrays.values is None:
         _same("axes of key_cache", _axes(key_cache), 3, "[pages, page_size, k_dim]")
         return 1
     _same("axes of key_cache", _axes(key_cache), 4, f"the {order} order of pages")
     return 1 if order == "token" else 2
 
 
-def sizes_of(
-    query: Shaped, key_cache: Shaped, value_cache: Shaped | None, parameters: Parameters
-) -> Sizes:
+def sizes_of(arrays: LayerArrays[A], parameters: Parameters) -> Sizes:
     """The sizes of arrays that fit each other and ``parameters``. O(1).
-
-    Args:
-        query: [T, H, k_dim].
-        key_cache: one layer's keys, [pages, page_size, kv_heads, k_dim] for ``order`` token and
-            [pages, kv_heads, page_size, k_dim] for head; [pages, page_size, k_dim] for both where
-            there is no ``value_cache``. The last axis of ``int4`` is half as long, rounded up.
-        value_cache: likewise with v_dim; None: values are the first v_dim elements of a key.
-        parameters: how the layer attends.
 
     Raises:
         PlanError: a scale of the scores that must be given; a scale of quantised elements of
@@ -77,12 +83,12 @@ def sizes_of(
     Warns:
         RuntimeWarning: a quantised cache without its scale, which is then 1.
     """
-    kv_dtype, latent = parameters.kv_dtype, value_cache is None
-    axis = page_axis(key_cache, parameters.order, latent=latent)
+    query, key_cache, value_cache = arrays
+    axis, kv_dtype = page_axis(arrays, parameters.order), parameters.kv_dtype
     _same("axes of query", _axes(query), 3, "[T, H, k_dim]")
     tokens, heads, wanted = query.shape
     k_dim, page_size = _elements(key_cache.shape[-1], kv_dtype, wanted), key_cache.shape[axis]
-    kv_heads = 1 if latent else key_cache.shape[3 - axis]
+    kv_heads = 1 if value_cache is None else key_cache.shape[3 - axis]
     for name, size in (("kv_heads", kv_heads), ("page_size", page_size), ("k_dim", k_dim)):
         check_int(f"{name} of key_cache", size, 1)
     if value_cache is None:

@@ -5,11 +5,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from octavo.attention.base import PreparedStep
+from octavo.attention.base import LayerCall, PreparedStep
 from octavo.attention.parameters import Parameters
+from octavo.attention.sizes import LayerArrays
 from octavo.cache.step import Step
 from octavo.errors import PlanError, StepError
 from octavo.model.dtypes import dtype
+
+Tensors = LayerArrays[torch.Tensor]
+TensorCall = LayerCall[torch.Tensor]
 
 STORED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": torch.uint8}
 """What the element types of quantised caches are in torch; int4 is two to a byte, low half first,
@@ -44,20 +48,14 @@ class TensorStep(PreparedStep[torch.Tensor]):
         """What the backend makes of the rows, once a step."""
 
     @classmethod
-    def _check_arrays(
-        cls,
-        query: torch.Tensor,
-        key_cache: torch.Tensor,
-        value_cache: torch.Tensor | None,
-        parameters: Parameters,
-    ) -> None:
-        given = {"query": query, "key_cache": key_cache}
-        if value_cache is not None:
-            given["value_cache"] = value_cache
+    def _check_arrays(cls, arrays: Tensors, parameters: Parameters) -> None:
+        given = {"query": arrays.query, "key_cache": arrays.keys}
+        if arrays.values is not None:
+            given["value_cache"] = arrays.values
         for name, tensor in given.items():
-            cls._check_tensor(name, tensor, query)
+            cls._check_tensor(name, tensor, arrays.query)
         if parameters.sink_logits is not None:
-            cls._check_tensor("sink_logits", parameters.sink_logits, query)
+            cls._check_tensor("sink_logits", parameters.sink_logits, arrays.query)
         cls._check_dtypes(given, parameters.kv_dtype)
         if cls.in_place:
             for name, tensor in given.items():

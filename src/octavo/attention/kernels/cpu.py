@@ -10,10 +10,9 @@ import ctypes
 import torch
 
 from octavo.attention import registry
-from octavo.attention.base import LayerCall
 from octavo.attention.kernels import build
 from octavo.attention.parameters import Parameters
-from octavo.attention.tensors import TensorStep, strides
+from octavo.attention.tensors import TensorCall, Tensors, TensorStep, strides
 from octavo.errors import PlanError
 
 _FAR = 2**62
@@ -74,31 +73,26 @@ class CpuStep(TensorStep):
         )
 
     @classmethod
-    def _check_arrays(
-        cls,
-        query: torch.Tensor,
-        key_cache: torch.Tensor,
-        value_cache: torch.Tensor | None,
-        parameters: Parameters,
-    ) -> None:
+    def _check_arrays(cls, arrays: Tensors, parameters: Parameters) -> None:
+        query = arrays.query
         if isinstance(query, torch.Tensor) and query.device.type != "cpu":
             right = "the cpu backend needs a CPU's"
             raise PlanError("device of query", str(query.device), right)
-        super()._check_arrays(query, key_cache, value_cache, parameters)
+        super()._check_arrays(arrays, parameters)
 
     def _computed_in(self, query: torch.Tensor) -> str:
         del query
         return "float32"
 
-    def _attend(self, call: LayerCall[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        query, sizes, given = call.query, call.sizes, call.parameters
-        values = call.keys if call.values is None else call.values
+    def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor | None]:
+        (query, keys, values), sizes, given = call.arrays, call.sizes, call.parameters
+        values = keys if values is None else values
         out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
         lse = torch.empty(sizes.tokens, sizes.heads) if call.lse else None
         to = KernelCall.from_buffer_copy(self._call)
         to.query, to.query_token, to.query_head = query.data_ptr(), *query.stride()[:2]
-        to.key, to.value, to.out = call.keys.data_ptr(), values.data_ptr(), out.data_ptr()
-        to.key_page, to.key_head, to.key_token = strides(call.keys, given.order)
+        to.key, to.value, to.out = keys.data_ptr(), values.data_ptr(), out.data_ptr()
+        to.key_page, to.key_head, to.key_token = strides(keys, given.order)
         to.value_page, to.value_head, to.value_token = strides(values, given.order)
         to.heads, to.kv_heads = sizes.heads, sizes.kv_heads
         to.k_dim, to.v_dim = sizes.k_dim, sizes.v_dim

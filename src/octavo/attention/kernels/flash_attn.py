@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from octavo.attention import registry
-from octavo.attention.base import LayerCall
 from octavo.attention.parameters import Parameters
-from octavo.attention.tensors import TensorStep, no_cuda, with_sinks
+from octavo.attention.tensors import TensorCall, Tensors, TensorStep, no_cuda, with_sinks
 from octavo.index.rows import running_sums
 
 PAGE_MULTIPLE = 256
@@ -64,14 +63,9 @@ class FlashStep(TensorStep):
         }
 
     @classmethod
-    def _check_arrays(
-        cls,
-        query: torch.Tensor,
-        key_cache: torch.Tensor,
-        value_cache: torch.Tensor | None,
-        parameters: Parameters,
-    ) -> None:
-        super()._check_arrays(query, key_cache, value_cache, parameters)
+    def _check_arrays(cls, arrays: Tensors, parameters: Parameters) -> None:
+        super()._check_arrays(arrays, parameters)
+        _, key_cache, value_cache = arrays
         assert value_cache is not None  # or refused before
         if key_cache.ndim == 4 and key_cache.shape[1] % PAGE_MULTIPLE:
             why = f"the kernel takes pages of a multiple of {PAGE_MULTIPLE} tokens"
@@ -83,18 +77,18 @@ class FlashStep(TensorStep):
         if parameters.window is not None and parameters.sink_tokens:
             cls._refuse(f"sink_tokens {parameters.sink_tokens}", "the kernel's window has none")
 
-    def _attend(self, call: LayerCall[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor | None]:
         from flash_attn import flash_attn_varlen_func
 
-        query, sizes, given = call.query, call.sizes, call.parameters
+        (query, keys, values), sizes, given = call.arrays, call.sizes, call.parameters
         if not sizes.tokens:
             shape = (0, sizes.heads)
             return query.new_empty(*shape, sizes.v_dim), query.new_empty(shape).float()
         left = -1 if given.window is None else min(given.window, _FAR) - 1
         found = flash_attn_varlen_func(
             query,
-            call.keys,
-            call.values,
+            keys,
+            values,
             softmax_scale=call.scale,
             causal=given.causal,
             window_size=(left, 0 if given.causal and left >= 0 else -1),

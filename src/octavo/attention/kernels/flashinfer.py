@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from octavo.attention import registry
-from octavo.attention.base import LayerCall
 from octavo.attention.parameters import Parameters
-from octavo.attention.tensors import TensorStep, no_cuda, with_sinks
+from octavo.attention.tensors import TensorCall, Tensors, TensorStep, no_cuda, with_sinks
 from octavo.index.rows import page_lists, running_sums
 
 WORKSPACE_BYTES = 128 * 2**20
@@ -55,14 +54,9 @@ class FlashinferStep(TensorStep):
         self.pages = tuple(map(torch.from_numpy, listed))
 
     @classmethod
-    def _check_arrays(
-        cls,
-        query: torch.Tensor,
-        key_cache: torch.Tensor,
-        value_cache: torch.Tensor | None,
-        parameters: Parameters,
-    ) -> None:
-        super()._check_arrays(query, key_cache, value_cache, parameters)
+    def _check_arrays(cls, arrays: Tensors, parameters: Parameters) -> None:
+        super()._check_arrays(arrays, parameters)
+        _, key_cache, value_cache = arrays
         assert value_cache is not None  # or refused before
         if key_cache.shape != value_cache.shape or key_cache.stride() != value_cache.stride():
             what = f"values of shape {tuple(value_cache.shape)}, strides {value_cache.stride()}"
@@ -71,14 +65,14 @@ class FlashinferStep(TensorStep):
         if parameters.window is not None and parameters.sink_tokens:
             cls._refuse(f"sink_tokens {parameters.sink_tokens}", "the kernels' window has none")
 
-    def _attend(self, call: LayerCall[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        query, sizes, given = call.query, call.sizes, call.parameters
+    def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor | None]:
+        query, sizes, given = call.arrays.query, call.sizes, call.parameters
         if not sizes.tokens:
             shape = (0, sizes.heads)
             return query.new_empty(*shape, sizes.v_dim), query.new_empty(shape).float()
         decode = int(self.rows.count.max()) == 1
         wrapper = _planned(self, _Plan.of(call, decode=decode))
-        caches = (call.keys, call.values)
+        caches = call.arrays[1:]
         if not call.lse and given.sink_logits is None:
             return wrapper.run(query, caches), None
         out, lse = wrapper.run(query, caches, return_lse=True)
@@ -107,11 +101,11 @@ class _Plan(NamedTuple):
     decode: bool  # one query a row, which sees all keys, causal or not
 
     @classmethod
-    def of(cls, call: LayerCall[torch.Tensor], *, decode: bool) -> "_Plan":
+    def of(cls, call: TensorCall, *, decode: bool) -> "_Plan":
         """The plan of a layer."""
         sizes, given = call.sizes, call.parameters
         return cls(
-            *(sizes.heads, sizes.kv_heads, sizes.k_dim, given.order, call.query.dtype),
+            *(sizes.heads, sizes.kv_heads, sizes.k_dim, given.order, call.arrays.query.dtype),
             *(call.scale, given.causal, given.window, given.softcap, decode),
         )
 

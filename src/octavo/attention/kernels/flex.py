@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from torch.nn.attention import flex_attention as flex
 
 from octavo.attention import registry
-from octavo.attention.base import LayerCall
 from octavo.attention.parameters import Seen
-from octavo.attention.tensors import TensorStep, with_sinks
+from octavo.attention.tensors import TensorCall, TensorStep, with_sinks
 from octavo.index import Flex
 from octavo.index.flex import Blocks, Reading, list_blocks
 from octavo.index.rows import StepRows
@@ -75,8 +74,8 @@ class FlexStep(TensorStep):
             )
         return found
 
-    def _attend(self, call: LayerCall[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        query, sizes, given = call.query, call.sizes, call.parameters
+    def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor]:
+        (query, keys, values), sizes, given = call.arrays, call.sizes, call.parameters
         out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
         wide = torch.promote_types(query.dtype, torch.float32)
         lse = query.new_empty(sizes.tokens, sizes.heads, dtype=wide)
@@ -84,12 +83,12 @@ class FlexStep(TensorStep):
             return out, lse
         sums = call.lse or given.sink_logits is not None
         picture = self.picture(given.seen)
-        keys = _gathered(call.keys, picture, given.order)
-        values = keys[..., : sizes.v_dim]
-        if call.values is not None:
-            values = _gathered(call.values, picture, given.order)
+        k = _gathered(keys, picture, given.order)
+        v = k[..., : sizes.v_dim]
+        if values is not None:
+            v = _gathered(values, picture, given.order)
         found, aux = _kernel(query.device.type)(
-            *(query.transpose(0, 1)[None], keys[None], values[None]),
+            *(query.transpose(0, 1)[None], k[None], v[None]),
             score_mod=_capped(given.softcap),
             block_mask=picture.mask,
             scale=call.scale,

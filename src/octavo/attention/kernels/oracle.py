@@ -31,25 +31,18 @@ class OracleStep(PreparedStep[NDArray[Any]]):
 
     def _attend(self, call: LayerCall[NDArray[Any]]) -> tuple[Floats, Floats]:
         sizes, given = call.sizes, call.parameters
-        queries = as_reals("query", call.query).astype(self.dtype)
-        order, kv_dtype, scale = given.order, given.kv_dtype, given.key_scale
-        keys = StoredPages("key_cache", call.keys, order, sizes.k_dim, kv_dtype, scale)
-        values = None
-        if call.values is not None:
-            scale = given.value_scale
-            values = StoredPages("value_cache", call.values, order, sizes.v_dim, kv_dtype, scale)
-        sinks = given.sink_logits
-        if sinks is not None:
-            sinks = as_reals("sink_logits", sinks, finite=True)
+        queries = as_reals("query", call.arrays.query).astype(self.dtype)
+        keys, values = _stored(call)
+        options = {"softcap": given.softcap, "sink_logits": given.sink_logits}
+        if given.sink_logits is not None:
+            options["sink_logits"] = as_reals("sink_logits", given.sink_logits, finite=True)
         out = np.zeros((sizes.tokens, sizes.heads, sizes.v_dim), self.dtype)
         lse = np.full((sizes.tokens, sizes.heads), -np.inf, self.dtype)
         for row in range(self.rows.start.size):
             mine, seen, page, offset = self._keys_of(row, call)
             k = keys.read(page, offset, self.dtype)
             v = k[..., : sizes.v_dim] if values is None else values.read(page, offset, self.dtype)
-            cap = given.softcap
-            found = attend(queries[mine], k, v, seen, call.scale, softcap=cap, sink_logits=sinks)
-            out[mine], lse[mine] = found
+            out[mine], lse[mine] = attend(queries[mine], k, v, seen, call.scale, **options)
         return out, lse
 
     def _keys_of(
@@ -75,6 +68,16 @@ _STEPS = {"float64": OracleStep, "float32": SingleOracleStep}
 
 prepare = OracleStep
 """What `paged_attention` takes instead of the step, made once for all layers of a group."""
+
+
+def _stored(call: LayerCall[NDArray[Any]]) -> tuple[StoredPages, StoredPages | None]:
+    """The layer's keys and values, to be read as numbers; no values in latent attention."""
+    (_, keys, values), sizes, given = call.arrays, call.sizes, call.parameters
+    order, kind = given.order, given.kv_dtype
+    k = StoredPages("key_cache", keys, order, sizes.k_dim, kind, given.key_scale)
+    if values is None:
+        return k, None
+    return k, StoredPages("value_cache", values, order, sizes.v_dim, kind, given.value_scale)
 
 
 @overload

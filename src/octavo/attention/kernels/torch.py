@@ -10,16 +10,13 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from octavo.attention import registry
-from octavo.attention.base import LayerCall
 from octavo.attention.kernels.source import PageSource
 from octavo.attention.kernels.tiles import Tile, Tiles
-from octavo.attention.tensors import TensorStep
+from octavo.attention.tensors import TensorCall, TensorStep
 
 _SHORT = 96 * 2**10
 """Bytes of keys up to which a row shares a tile with others: a longer one takes so long on a CPU
 that it gains nothing from company."""
-
-Call = LayerCall[torch.Tensor]
 
 
 class TorchStep(TensorStep):
@@ -40,8 +37,8 @@ class TorchStep(TensorStep):
     def _make(self) -> None:
         self.tiles = Tiles(self.rows, self.device)
 
-    def _attend(self, call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
-        query, sizes, given = call.query, call.sizes, call.parameters
+    def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor | None]:
+        query, sizes, given = call.arrays.query, call.sizes, call.parameters
         keys_of, values_of = _sources(call)
         plain = given.softcap is None and given.sink_logits is None and not call.lse
         out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
@@ -69,14 +66,14 @@ prepare = TorchStep
 paged_attention = TorchStep.paged_attention
 
 
-def _sources(call: Call) -> tuple[PageSource, PageSource | None]:
+def _sources(call: TensorCall) -> tuple[PageSource, PageSource | None]:
     """The layer's keys and values, to be gathered; no values in latent attention."""
-    sizes, given = call.sizes, call.parameters
-    layer = (given.order, call.query, given.kv_dtype)
-    keys = PageSource("key_cache", call.keys, sizes.k_dim, given.key_scale, *layer)
-    if call.values is None:
-        return keys, None
-    return keys, PageSource("value_cache", call.values, sizes.v_dim, given.value_scale, *layer)
+    (query, keys, values), sizes, given = call.arrays, call.sizes, call.parameters
+    layer = (given.order, query, given.kv_dtype)
+    k = PageSource("key_cache", keys, sizes.k_dim, given.key_scale, *layer)
+    if values is None:
+        return k, None
+    return k, PageSource("value_cache", values, sizes.v_dim, given.value_scale, *layer)
 
 
 def _fused(
@@ -113,7 +110,7 @@ def _spelled_out(
     keys: torch.Tensor,
     values: torch.Tensor,
     tile: Tile,
-    call: Call,
+    call: TensorCall,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One tile in float32 or wider: weighted values [queries, H, v_dim] and lse [queries, H]."""
     (count, heads, _), (rows, kv_heads) = query.shape, keys.shape[:2]

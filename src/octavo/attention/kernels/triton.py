@@ -17,9 +17,8 @@ import triton
 import triton.language as tl
 
 from octavo.attention import registry
-from octavo.attention.base import LayerCall
 from octavo.attention.parameters import Seen
-from octavo.attention.tensors import TensorStep, strides
+from octavo.attention.tensors import TensorCall, TensorStep, strides
 from octavo.index.rows import StepRows
 
 _FAR = 2**30
@@ -80,11 +79,11 @@ class TritonStep(TensorStep):
             found = self._tiles[heads, size] = torch.from_numpy(tiles).to(self.device)
         return found
 
-    def _attend(self, call: LayerCall[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        query, sizes, given = call.query, call.sizes, call.parameters
+    def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor]:
+        (query, keys, values), sizes, given = call.arrays, call.sizes, call.parameters
+        values = keys if values is None else values
         if triton.knobs.runtime.interpret and query.dtype == torch.bfloat16:
             self._refuse("bfloat16", "Triton's interpreter multiplies its bits as integers")
-        values = call.keys if call.values is None else call.values
         group = sizes.heads // sizes.kv_heads
         blocks = _Blocks.of(sizes.k_dim, sizes.v_dim, int(self.rows.count.max(initial=1)) * group)
         tiles = self.tiles(group, blocks.pairs)
@@ -100,10 +99,10 @@ class TritonStep(TensorStep):
             found = torch.empty((parts, *out.shape), device=query.device)
             sums = torch.empty((parts, *lse.shape), device=query.device)
         _attend[(len(tiles), sizes.kv_heads, parts)](
-            *(found, sums, query, call.keys, values, None if parts > 1 else sinks),
+            *(found, sums, query, keys, values, None if parts > 1 else sinks),
             *(tiles, self.lengths, self.pages, self.pages.shape[1], len(self.rows.start)),
             *query.stride()[:2],
-            *strides(call.keys, given.order),
+            *strides(keys, given.order),
             *strides(values, given.order),
             *(sizes.tokens, sizes.heads, group, sizes.page_size),
             *(sizes.k_dim, sizes.v_dim, call.scale, given.softcap or 0.0),
