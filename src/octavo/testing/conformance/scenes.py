@@ -5,7 +5,7 @@ and some stand in the tables of several rows.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,12 @@ from octavo.model.spec import Attention
 from octavo.planner.request import Plan
 
 _SPARE = 3  # pages beside those that rows hold, the null page among them: few, so that all are used
+
+STEP_ARRAYS = (
+    *("counts", "input_ids", "positions", "query_start"),
+    *("past", "context", "last", "wants_token"),
+)
+"""A step's own arrays, those of its groups apart."""
 
 
 class SceneRow(NamedTuple):
@@ -44,6 +50,11 @@ class Scene(NamedTuple):
     plan: Plan
     step: Step
     rows: tuple[SceneRow, ...]
+
+
+def change_step(step: Step, **arrays: Any) -> Step:
+    """A step with other arrays or groups, as open as the first. O(1)."""
+    return replace(step, **arrays)
 
 
 def rows_of(scene: str, page_size: int) -> tuple[SceneRow, ...]:
@@ -110,7 +121,7 @@ def without_keys(scene: Scene) -> Scene:
     step, context = scene.step, scene.step.context.copy()
     context[::2] = step.counts[::2] // 2
     lost = step.context - context
-    step = replace(
+    step = change_step(
         step,
         context=context,
         past=step.past - lost,

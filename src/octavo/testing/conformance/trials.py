@@ -1,7 +1,6 @@
 """One case with its numbers: query and caches as a kernel gets them, NaN where it must not read."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -14,7 +13,14 @@ from octavo.attention.parameters import Keywords
 from octavo.cache.step import GroupView, Step, View
 from octavo.testing.conformance.cases import Case
 from octavo.testing.conformance.components import Array, component, rounded
-from octavo.testing.conformance.scenes import Scene, build_scene, rows_of, without_keys
+from octavo.testing.conformance.scenes import (
+    STEP_ARRAYS,
+    Scene,
+    build_scene,
+    change_step,
+    rows_of,
+    without_keys,
+)
 
 _BEYOND = 8  # pages of NaN behind the plan's, for kernels that read too far
 
@@ -105,16 +111,12 @@ def build_trial(case: Case, poison: float = np.nan) -> Trial:
 
 def _copied(step: Step) -> Step:
     """A step of its own, so that a kernel that writes into it spoils no other trial. O(step)."""
-    arrays = {
-        each.name: getattr(step, each.name).copy()
-        for each in fields(step)
-        if isinstance(getattr(step, each.name), np.ndarray)
-    }
+    arrays = {name: getattr(step, name).copy() for name in STEP_ARRAYS}
     groups: dict[str, View] = {
         name: view._replace(**{field: array.copy() for field, array in view._asdict().items()})
         for name, view in step.groups.items()
     }
-    return replace(step, groups=groups, **arrays)
+    return change_step(step, groups=groups, **arrays)
 
 
 def _owned(step: Step, view: GroupView, pages: int, page_size: int) -> NDArray[np.bool_]:
@@ -128,10 +130,9 @@ def _owned(step: Step, view: GroupView, pages: int, page_size: int) -> NDArray[n
 
 def arrays_of(step: Step) -> dict[str, NDArray[Any]]:
     """All arrays of a step, those of its groups too, by the names messages give them. O(fields)."""
-    named = {each.name: getattr(step, each.name) for each in fields(step)}
-    found = {f"step.{name}": array for name, array in named.items()}
+    found = {f"step.{name}": getattr(step, name) for name in STEP_ARRAYS}
     for group, view in step.groups.items():
         for name, array in view._asdict().items():
             what = "the page table" if name == "table" else f"the {name}"
             found[f"{what} of group {group}"] = array
-    return {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
+    return found
