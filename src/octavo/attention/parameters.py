@@ -105,9 +105,10 @@ class Parameters:
             self._set("v_dim", check_int("v_dim", self.v_dim, 1))
         if self.kv_dtype is not None:
             check_choice("kv_dtype", self.kv_dtype, KV_DTYPES)
-        self._check_factor("key_scale", self.key_scale)
-        self._check_factor("value_scale", self.value_scale)
-        if isinstance(self.sink_logits, np.ndarray) or not hasattr(self.sink_logits, "shape"):
+        for name, factor in (("key_scale", self.key_scale), ("value_scale", self.value_scale)):
+            if factor is not None:
+                self._check_factor(name, factor)
+        if self.sink_logits is not None:
             self._check_sinks()
 
     @property
@@ -117,8 +118,6 @@ class Parameters:
 
     def _check_factor(self, name: str, scale: Any) -> None:
         """Refuse a scale of caches that have none, and a number that is no scale."""
-        if scale is None:
-            return
         if self.kv_dtype is None:
             raise PlanError(name, scale, "only quantised caches have one; name their kv_dtype")
         if not hasattr(scale, "shape"):
@@ -126,8 +125,9 @@ class Parameters:
 
     def _check_sinks(self) -> None:
         """Sink logits as an array of finite numbers; another library's are left to its backend."""
-        if self.sink_logits is not None:
-            self._set("sink_logits", as_reals("sink_logits", self.sink_logits, finite=True))
+        sinks = self.sink_logits
+        if isinstance(sinks, np.ndarray) or not hasattr(sinks, "shape"):
+            self._set("sink_logits", as_reals("sink_logits", sinks, finite=True))
 
     def _set(self, name: str, value: Any) -> None:
         """What has been checked, in the type it must have."""

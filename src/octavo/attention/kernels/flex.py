@@ -183,15 +183,16 @@ def mask_mod(arrays: Flex | Blocks, device: torch.device | str = "cpu") -> Modif
     table, columns, rows, first, last = (
         torch.tensor(getattr(arrays, name), device=device) for name in names
     )
+    table[table == 0] = -1  # the null page is nobody's
     size, sinks = arrays.page, arrays.sink_tokens
 
     def sees(_batch: Any, _head: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         page = k // size
         column = columns[page]
         position = column * size + k % size
-        held = (page > 0) & (table[rows[q], column] == page)
-        seen = (position >= first[q]) | (position < sinks)
-        return held & seen & (position <= last[q])
+        near = position >= first[q]
+        seen = near | (position < sinks) if sinks else near
+        return (table[rows[q], column] == page) & seen & (position <= last[q])
 
     return sees
 
