@@ -1,6 +1,5 @@
 """Misuse of attention, in one table for its one front door: each is refused by name and value."""
 
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -310,7 +309,7 @@ def test_groups_that_keep_no_tokens_are_refused():
     """Attention reads groups with a key for every token."""
     step = decode()
     states = StateView(np.zeros((2, 1)), np.zeros((2, 1, 1)), np.zeros(2, bool))
-    mixed = replace(step, groups={**step.groups, "s": states})
+    mixed = step.replace(groups={**step.groups, "s": states})
     for each in WORKING:
         with pytest.raises(PlanError, match="group is 's'; attention reads groups that keep"):
             call(each.name, fitting(step=mixed, group="s"))
@@ -350,7 +349,7 @@ def test_arrays_of_a_step_are_checked(changed, said):
     arrays = {name: np.array(value) for name, value in changed.items()}
     fields = {name: array for name, array in arrays.items() if name in ("base", "table")}
     lengths = {name: array for name, array in arrays.items() if name not in fields}
-    wrong = replace(step, **lengths, groups={"w": step.group()._replace(**fields)})
+    wrong = step.replace(**lengths, groups={"w": step.group()._replace(**fields)})
 
     for each in WORKING:
         with pytest.raises((LengthError, PlanError), match=said):

@@ -1,7 +1,5 @@
 """Rows of one query that the torch backend attends to together, beside others and alone."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ import torch
 from octavo.attention.kernels import oracle
 from octavo.attention.kernels import torch as backend
 from octavo.attention.parameters import Seen
+from octavo.cache.step import Step
 
 DECODES = [(past, 1) for past in (0, 2, 3, 4, 30, 33, 37, 39, 40, 41, 47, 63, 64, 70, 79, 80)]
 """Rows of 1 to 21 pages of 4 slots, whose last page is full or not."""
@@ -26,7 +25,7 @@ def alone(step, row):
     """One decode row of a step of nothing else."""
     view = step.group()._replace(table=step.group().table[[row]], base=step.group().base[[row]])
     start = np.array([0, 1], np.int32)
-    return replace(step, groups={"full": view}, query_start=start, context=step.context[[row]])
+    return Step(groups={"full": view}, query_start=start, context=step.context[[row]])
 
 
 @pytest.mark.parametrize("order", ["token", "head"])

@@ -1,7 +1,5 @@
 """index.flex and attention.flexmask: torch's flex attention over pages equals the oracle."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -124,4 +122,4 @@ def test_a_page_in_two_columns_is_refused():
     table[0, 1] = table[0, 0]
     view = step.group()._replace(table=table)
     with pytest.raises(LengthError, match="column"):
-        index.flex(replace(step, groups={"full": view}), plan=plan)
+        index.flex(step.replace(groups={"full": view}), plan=plan)

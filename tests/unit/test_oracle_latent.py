@@ -1,11 +1,10 @@
 """Latent attention in the oracle, and the merging of results over parts of the keys."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from octavo.attention.kernels.oracle import Attended, merge, paged_attention
+from octavo.cache.step import Step
 from octavo.errors import LengthError
 
 
@@ -82,7 +81,7 @@ def _cut(step, start, stop):
     """The step with positions start..stop-1 of its row as the only keys; a page begins there."""
     view, context = step.group(), np.array([stop], np.int32)
     view = view._replace(table=view.table[:, start // 4 :], base=view.base + start)
-    return replace(step, past=context - 3, context=context, groups={"full": view})
+    return Step(query_start=step.query_start, context=context, groups={"full": view})
 
 
 def test_merge_of_nothing():

@@ -7,8 +7,8 @@ import torch
 import octavo
 from octavo import Attention, Cross, Latent, LengthError, ModelSpec, PlanError, State, UnknownGroup
 from octavo.attention.kernels.oracle import paged_attention
-from octavo.slots import slot_mapping
 from octavo.index import LatentGeometry
+from octavo.slots import slot_mapping
 from octavo.storage import Storage
 
 ATTENTION = ModelSpec("a", (Attention(2, 8, 6), Attention(1, 4, 4, window=6)), 64)

@@ -11,7 +11,6 @@ import numpy as np
 
 from octavo.attention import Attended
 from octavo.cache.step import Step
-from octavo.testing.conformance.scenes import change_step
 from octavo.testing.conformance.trials import Trial
 
 
@@ -58,7 +57,7 @@ def _with_table(trial: Trial, table: Any) -> Step:
     step, name = trial.step, trial.options.get("group")
     found = next(key for key in step.groups if name is None or key == name)
     groups = {**step.groups, found: trial.view._replace(table=table)}
-    return change_step(step, groups=groups)
+    return step.replace(groups=groups)
 
 
 def _wrong_questions(trial: Trial) -> Iterator[tuple[str, Trial]]:
@@ -70,7 +69,7 @@ def _wrong_questions(trial: Trial) -> Iterator[tuple[str, Trial]]:
         yield fault, trial._replace(step=step)
     if trial.options.get("window") is None:
         size = trial.case.page_size
-        step = change_step(trial.step, context=-(-trial.step.context // size) * size)
+        step = trial.step.replace(context=-(-trial.step.context // size) * size)
         blind = {**trial.options, "causal": False}
         yield (
             "sees its last page whole, beyond the context",
@@ -130,10 +129,10 @@ def _wrong_steps(trial: Trial) -> Iterator[tuple[str, Step]]:
     def with_table(table: Any) -> Step:
         return _with_table(trial, table)
 
-    yield "does not let a query see its own key", change_step(step, context=step.context - 1)
+    yield "does not let a query see its own key", step.replace(context=step.context - 1)
     yield (
         "counts positions from the first query: the keys before the step are not aligned",
-        change_step(step, context=step.counts.copy()),
+        step.replace(context=step.counts.copy()),
     )
     yield "reads the page table of the row before", with_table(np.roll(view.table, 1, axis=0))
     yield "reads the page table of the row behind", with_table(np.roll(view.table, -1, axis=0))

@@ -4,8 +4,7 @@ Pages are handed out in turns, so that no sequence lies in one piece; some were 
 and some stand in the tables of several rows.
 """
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,11 +49,6 @@ class Scene(NamedTuple):
     plan: Plan
     step: Step
     rows: tuple[SceneRow, ...]
-
-
-def change_step(step: Step, **arrays: Any) -> Step:
-    """A step with other arrays or groups, as open as the first. O(1)."""
-    return replace(step, **arrays)
 
 
 def rows_of(scene: str, page_size: int) -> tuple[SceneRow, ...]:
@@ -121,8 +115,7 @@ def without_keys(scene: Scene) -> Scene:
     step, context = scene.step, scene.step.context.copy()
     context[::2] = step.counts[::2] // 2
     lost = step.context - context
-    step = change_step(
-        step,
+    step = step.replace(
         context=context,
         past=step.past - lost,
         positions=step.positions - lost.repeat(step.counts),

@@ -17,7 +17,6 @@ from octavo.testing.conformance.scenes import (
     STEP_ARRAYS,
     Scene,
     build_scene,
-    change_step,
     rows_of,
     without_keys,
 )
@@ -116,7 +115,7 @@ def _copied(step: Step) -> Step:
         name: view._replace(**{field: array.copy() for field, array in view._asdict().items()})
         for name, view in step.groups.items()
     }
-    return change_step(step, groups=groups, **arrays)
+    return step.replace(groups=groups, **arrays)
 
 
 def _owned(step: Step, view: GroupView, pages: int, page_size: int) -> NDArray[np.bool_]:
