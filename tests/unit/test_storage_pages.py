@@ -6,7 +6,7 @@ import torch
 
 import octavo
 from octavo import Attention, Copies, Latent, ModelSpec, OctavoError, State, StepError
-from octavo.storage import HostMirror, Storage
+from octavo.storage import HostMirror, Storage, copy_pages
 
 HYBRID = ModelSpec(
     "h", (*[State((16, 64), (6, 3))] * 4, *[Attention(2, 32, 32)] * 2, Attention(2, 32, 32, 6)), 64
@@ -66,6 +66,24 @@ def test_apply_reads_all_sources_first(layout):
 
     store.apply({name: copies([], []) for name in names})
     assert not torch.equal(arena, store.arena)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_copies_run_over_arrays_of_ones_own(kind):
+    """Pages that change places, in every array of every group; a group left out: nothing is."""
+    arrays = {name: [np.arange(12.0).reshape(6, 2), np.arange(6)] for name in ("full", "state")}
+    moves = {"full": copies([1, 2, 3], [2, 1, 4]), "state": copies([5], [1])}
+    if kind == "torch":
+        arrays = {name: list(map(torch.from_numpy, each)) for name, each in arrays.items()}
+        moves = {n: Copies(*(torch.tensor(p).long() for p in move)) for n, move in moves.items()}
+    with pytest.raises(KeyError):
+        copy_pages(moves, {"full": arrays["full"]})
+    assert arrays["full"][1].tolist() == [0, 1, 2, 3, 4, 5]
+
+    copy_pages(moves, arrays)
+    assert arrays["full"][1].tolist() == [0, 2, 1, 3, 3, 5]
+    assert arrays["full"][0][:, 0].tolist() == [0, 4, 2, 6, 6, 10]
+    assert arrays["state"][1].tolist() == [0, 5, 2, 3, 4, 5]
 
 
 def test_apply_touches_nothing_else():

@@ -1,13 +1,21 @@
-"""The tensors of a plan in torch: `Storage`; pages in host memory, in files, and whole prefixes."""
+"""The bytes of a plan: `Storage` in torch; pages in host memory, in files, and whole prefixes.
 
-from octavo.storage.addresses import PageIndex
-from octavo.storage.fields import WriteIndex
-from octavo.storage.files import PageFile, load_pages, save_pages
-from octavo.storage.keyvalues import LayerView
-from octavo.storage.layers import LayerStore
-from octavo.storage.mirror import HostMirror
-from octavo.storage.prefixes import load_prefix, save_prefix
-from octavo.storage.store import Storage
+Importing the package does not load torch; using one of its names does, but for `copy_pages`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.storage.addresses import PageIndex
+    from octavo.storage.copies import copy_pages
+    from octavo.storage.fields import WriteIndex
+    from octavo.storage.files import PageFile, load_pages, save_pages
+    from octavo.storage.keyvalues import LayerView
+    from octavo.storage.layers import LayerStore
+    from octavo.storage.mirror import HostMirror
+    from octavo.storage.prefixes import load_prefix, save_prefix
+    from octavo.storage.store import Storage
 
 __all__ = [
     "HostMirror",
@@ -17,8 +25,31 @@ __all__ = [
     "PageIndex",
     "Storage",
     "WriteIndex",
+    "copy_pages",
     "load_pages",
     "load_prefix",
     "save_pages",
     "save_prefix",
 ]
+
+_HOMES = {
+    "HostMirror": "mirror",
+    "LayerStore": "layers",
+    "LayerView": "keyvalues",
+    "PageFile": "files",
+    "PageIndex": "addresses",
+    "Storage": "store",
+    "WriteIndex": "fields",
+    "copy_pages": "copies",
+    "load_pages": "files",
+    "load_prefix": "prefixes",
+    "save_pages": "files",
+    "save_prefix": "prefixes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

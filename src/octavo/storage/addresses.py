@@ -19,7 +19,7 @@ class PageIndex(NamedTuple):
 
     Attributes:
         pages: int64 of any shape; of states [n, parts].
-        group: whose pages they are.
+        group: what they belong to.
         writable: whether none is the null page.
     """
 
@@ -28,7 +28,7 @@ class PageIndex(NamedTuple):
     writable: bool
 
 
-class Addresses:
+class DeviceIndex:
     """What may be read and written of a plan's groups.
 
     Args:

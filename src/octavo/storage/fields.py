@@ -55,7 +55,7 @@ def view_of(arena: torch.Tensor, tensor: TensorPlan) -> torch.Tensor:
 
 
 def widest_unit(*sizes: int) -> torch.dtype:
-    """The largest integer type, up to 32 bits, whose bytes divide all of these. O(1)."""
+    """The largest integer type of up to 32 bits that divides all these numbers of bytes. O(1)."""
     return next(unit for unit in _UNITS if all(size % unit.itemsize == 0 for size in sizes))
 
 
@@ -76,7 +76,7 @@ def as_units(rows: torch.Tensor, unit: torch.dtype) -> torch.Tensor:
     return rows.view(unit)
 
 
-class Field:
+class ComponentField:
     """One component of one layer over all pages.
 
     Rows of small elements are moved as integers of up to 32 bits: torch indexes elements one by

@@ -20,7 +20,7 @@ import torch
 from octavo.checks import check_int
 from octavo.errors import LengthError, PageFileError, PageFileMismatch, PlanError
 from octavo.storage.addresses import Ints, PageIndex
-from octavo.storage.fields import Field
+from octavo.storage.fields import ComponentField
 from octavo.storage.store import Storage
 
 _FORMAT = "octavo pages 1"
@@ -34,7 +34,7 @@ def fingerprint(storage: Storage, model: str | None = None) -> dict[str, str]:
 
     Args:
         storage: the pages'.
-        model: whose weights computed them; None: the spec's name.
+        model: the weights that computed them; None: the spec's name.
 
     Raises:
         PlanError: ``model`` is no text.
@@ -223,23 +223,23 @@ def _checked(metadata: object) -> dict[str, str]:
     return texts
 
 
-def _fields(storage: Storage) -> Iterator[tuple[str, str, Field]]:
+def _fields(storage: Storage) -> Iterator[tuple[str, str, ComponentField]]:
     """(name in a file, group, field) of every component, the draft's too."""
     for prefix, layers in (("", storage), ("draft.", storage.draft)):
         for (layer, group, component), field in layers.fields.items():
             yield f"{prefix}{group}.{layer}.{component}", group, field
 
 
-def _column(field: Field, index: PageIndex) -> torch.Tensor:
+def _column(field: ComponentField, index: PageIndex) -> torch.Tensor:
     """The pages that hold a field: of states those of its part."""
     return index.pages if index.pages.ndim == 1 else index.pages[:, field.plan.part]
 
 
 def _checksum(tensors: Named, metadata: Mapping[str, str]) -> str:
     """SHA-256 over metadata, names, types, shapes and bytes, in the order of names."""
-    told = {key: value for key, value in metadata.items() if key != f"{_OWN}checksum"}
+    covered = {key: value for key, value in metadata.items() if key != f"{_OWN}checksum"}
     shapes = [(name, str(t.dtype), list(t.shape)) for name, t in sorted(tensors.items())]
-    digest = hashlib.sha256(json.dumps([told, shapes], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([covered, shapes], sort_keys=True).encode())
     for _, tensor in sorted(tensors.items()):
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

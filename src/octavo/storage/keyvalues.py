@@ -7,7 +7,7 @@ import torch
 from octavo.checks import check_int
 from octavo.errors import PlanError
 from octavo.planner.components import Order, Scales
-from octavo.storage.fields import Field, WriteIndex
+from octavo.storage.fields import ComponentField, WriteIndex
 from octavo.storage.quantised import decode, encode, find_scales
 
 
@@ -37,7 +37,12 @@ class _Half:
     """Keys, or values."""
 
     def __init__(
-        self, name: str, field: Field, scale: Field | None, order: Order, scales: Scales
+        self,
+        name: str,
+        field: ComponentField,
+        scale: ComponentField | None,
+        order: Order,
+        scales: Scales,
     ) -> None:
         self.name, self._field, self._scale, self._scales = name, field, scale, scales
         self.number: float | None = None  # the scale of all, where there is just one
@@ -110,7 +115,7 @@ class KeyValues:
         scales: the plan's.
     """
 
-    def __init__(self, fields: dict[str, Field], order: Order, scales: Scales) -> None:
+    def __init__(self, fields: dict[str, ComponentField], order: Order, scales: Scales) -> None:
         halves = (
             _Half(name, fields[name], fields.get(f"{name}_scale"), order, scales)
             for name in ("key", "value")

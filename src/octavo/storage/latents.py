@@ -3,11 +3,11 @@
 import torch
 
 from octavo.planner.components import LATENT_TILE
-from octavo.storage.fields import Field, WriteIndex
+from octavo.storage.fields import ComponentField, WriteIndex
 from octavo.storage.keyvalues import check_floats, check_shape
 from octavo.storage.quantised import decode_tiles, encode_tiles
 
-Parts = list[tuple[Field, torch.Tensor]]
+Parts = list[tuple[ComponentField, torch.Tensor]]
 
 
 class LatentRows:
@@ -21,7 +21,7 @@ class LatentRows:
         fields: the layer's fields by component.
     """
 
-    def __init__(self, name: str, fields: dict[str, Field]) -> None:
+    def __init__(self, name: str, fields: dict[str, ComponentField]) -> None:
         self._name, self._field = name, fields[name]
         self._scale = fields.get(f"{name}_scale")
         self._rope = fields.get("rope") if name == "latent" else None

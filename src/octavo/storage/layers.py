@@ -1,6 +1,6 @@
 """The layers of one model in a storage: which fields each has, and how tokens and states get there.
 
-Knows kinds of components. Does not know whole pages, files and whose tokens they are.
+Knows kinds of components. Knows no whole pages, no files and no sequences.
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from octavo.checks import check_int, check_positive
 from octavo.errors import LengthError, PlanError
 from octavo.planner.plan import Plan
-from octavo.storage.addresses import Addresses, Ints, PageIndex
-from octavo.storage.fields import Field, WriteIndex
+from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
+from octavo.storage.fields import ComponentField, WriteIndex
 from octavo.storage.keyvalues import KeyValues, LayerView, check_floats, check_shape
 from octavo.storage.latents import LatentRows
 
@@ -33,15 +33,15 @@ class LayerStore:
     """
 
     def __init__(
-        self, plan: Plan, addresses: Addresses, arena: torch.Tensor, *, draft: bool
+        self, plan: Plan, addresses: DeviceIndex, arena: torch.Tensor, *, draft: bool
     ) -> None:
         self.plan, self.device, self.addresses = plan, arena.device, addresses
         self.fields = {
-            (t.layer, t.group, t.component): Field(arena, t, plan.order)
+            (t.layer, t.group, t.component): ComponentField(arena, t, plan.order)
             for t in plan.tensors
             if t.draft == draft
         }
-        by_layer: dict[tuple[int, str], dict[str, Field]] = {}
+        by_layer: dict[tuple[int, str], dict[str, ComponentField]] = {}
         for (layer, group, component), field in self.fields.items():
             by_layer.setdefault((layer, group), {})[component] = field
         assert plan.elements is not None
@@ -93,7 +93,7 @@ class LayerStore:
 
         Args:
             slots: int[T], as in a step's group.
-            group: whose slots they are; None: the first token group's.
+            group: what the slots belong to; None: the first token group.
 
         Raises:
             PlanError: no array of integers.
@@ -109,7 +109,7 @@ class LayerStore:
 
         Args:
             pages: page ids; of states [n, parts] as in a step's StateView.
-            group: whose pages; None: the first token group's.
+            group: what the pages belong to; None: the first token group.
 
         Raises:
             PlanError: no array of integers. LengthError: beyond the group's pages.
@@ -296,7 +296,7 @@ class LayerStore:
 
     # ------------------------------------------------------------------------------------------
 
-    def _field(self, layer: int, component: str, group: str | None) -> Field:
+    def _field(self, layer: int, component: str, group: str | None) -> ComponentField:
         for (at, owner, name), field in self.fields.items():
             if (at, name) == (layer, component) and group in (None, owner):
                 return field
@@ -343,7 +343,7 @@ class LayerStore:
         return held[first : -(-stop // size)], start - first * size, stop - first * size
 
     @staticmethod
-    def _column(field: Field, index: PageIndex) -> torch.Tensor:
+    def _column(field: ComponentField, index: PageIndex) -> torch.Tensor:
         """The pages that hold this layer's part of the states."""
         check_int("axes of pages", index.pages.ndim, 2, 2, "[n, parts]")
         return index.pages[:, field.plan.part]

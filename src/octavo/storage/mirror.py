@@ -16,7 +16,7 @@ class HostMirror:
     """Places in host memory for pages of a storage; the caller says what goes where.
 
     Args:
-        storage: whose pages.
+        storage: what is mirrored.
         places: by group name, how many pages it can hold.
 
     Attributes:

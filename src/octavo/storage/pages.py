@@ -8,7 +8,8 @@ import torch
 from octavo.cache.step import Copies
 from octavo.errors import LengthError, PlanError
 from octavo.planner.plan import Plan
-from octavo.storage.addresses import Addresses, Ints, PageIndex
+from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
+from octavo.storage.copies import copy_pages, put_pages, take_pages
 from octavo.storage.fields import as_units, bytes_of
 
 
@@ -38,7 +39,7 @@ class PageBytes:
         arena: its bytes.
     """
 
-    def __init__(self, plan: Plan, addresses: Addresses, arena: torch.Tensor) -> None:
+    def __init__(self, plan: Plan, addresses: DeviceIndex, arena: torch.Tensor) -> None:
         self._addresses = addresses
         self._spans = {
             name: [
@@ -54,13 +55,8 @@ class PageBytes:
 
     def apply(self, copies: Mapping[str, Copies]) -> None:
         """See `Storage.apply`."""
-        indices = [
-            (self._addresses.pages(each.source, group), self._target(each, group))
-            for group, each in copies.items()
-        ]
-        read = [self._take(source) for source, _ in indices]
-        for (_, target), content in zip(indices, read, strict=True):
-            self._put(target, content)
+        checked = {group: self._checked(each, group) for group, each in copies.items()}
+        copy_pages(checked, self._spans)
 
     def zero(self, pages: Mapping[str, Ints]) -> None:
         """See `Storage.zero`."""
@@ -78,20 +74,23 @@ class PageBytes:
         sizes = [span.shape[1] * span.itemsize for span in self._spans[index.group]]
         self._put(index, list(torch.split(content, sizes, 1)))
 
-    def _target(self, copies: Copies, group: str) -> PageIndex:
+    def _checked(self, copies: Copies, group: str) -> Copies:
+        """The same pages as int64 tensors on the device."""
         if copies.source.shape != copies.target.shape:
             right = "as many as sources"
             raise LengthError("targets", copies.target.size, copies.source.size, None, right)
-        return self._addresses.written(copies.target, group)
+        source = self._addresses.pages(copies.source, group)
+        target = self._addresses.written(copies.target, group)
+        return Copies(source.pages, target.pages)  # type: ignore[arg-type]
 
     def _take(self, index: PageIndex) -> list[torch.Tensor]:
         pages = index.pages.flatten()
-        return [span.index_select(0, pages) for span in self._spans[index.group]]
+        return [take_pages(span, pages) for span in self._spans[index.group]]
 
     def _put(self, index: PageIndex, content: list[torch.Tensor]) -> None:
         pages = index.pages.flatten()
         for span, rows in zip(self._spans[index.group], content, strict=True):
-            span.index_copy_(0, pages, as_units(rows, span.dtype))
+            put_pages(span, pages, as_units(rows, span.dtype))
 
 
 def spans(plan: Plan, group: str) -> list[Span]:

@@ -1,6 +1,6 @@
 """A published prefix in a file: saved from one cache and storage, published again in others.
 
-Composes public verbs of Cache and Storage: loading is a prefill whose pages are read, not computed.
+Composes public verbs of Cache and Storage: loading is a prefill that reads pages and computes none.
 """
 
 import json
@@ -33,7 +33,7 @@ _KINDS: dict[str, Callable[..., Extra]] = {kind.__name__: kind for kind in (Salt
 _NEXT = 0  # any token id: a hit leaves one to compute, which is never computed here
 
 
-class Prefix(NamedTuple):
+class SavedPrefix(NamedTuple):
     """A prefix and where its pages are.
 
     Attributes:
@@ -83,17 +83,18 @@ def save_prefix(
     Cost: O(bytes of the pages); with windows also O(tokens ** 2 / page size).
     """
     _check(cache, storage)
-    asked, size = Prefix(np.asarray(tokens).tolist(), tuple(extra), {}), storage.plan.page_size
-    with cache.pin([*asked.tokens, _NEXT], asked.extra) as pin:
+    size = cache.plan.page_size
+    wanted = SavedPrefix(np.asarray(tokens).tolist(), tuple(extra), {})
+    with cache.pin([*wanted.tokens, _NEXT], wanted.extra) as pin:
         if not pin.tokens:
             raise LengthError(
                 "published tokens", 0, size, None, "nothing of the prefix can be reused"
             )
-        whole, pages = _found(cache, asked, pin.tokens // size, pin.pages)
+        whole, pages = _found(cache, wanted, pin.tokens // size, pin.pages)
         if not whole.tokens:
             raise LengthError("published tokens", 0, size, None, "a window's first page is gone")
         about = {"tokens": whole.tokens, "columns": whole.columns}
-        about["extra"] = [_extra_out(item) for item in asked.extra]
+        about["extra"] = [_extra_out(item) for item in wanted.extra]
         metadata = {"prefix": json.dumps(about)}
         save_pages(path, storage, pages, model=model, metadata=metadata)
     return len(whole.tokens)
@@ -154,13 +155,13 @@ def _check(cache: Cache, storage: Storage) -> None:
 
 
 def _found(
-    cache: Cache, asked: Prefix, most: int, pinned: list[Ints]
-) -> tuple[Prefix, dict[str, Ints]]:
+    cache: Cache, wanted: SavedPrefix, most: int, pinned: list[Ints]
+) -> tuple[SavedPrefix, dict[str, Ints]]:
     """The prefix that can be saved, and by group the pages it is in.
 
     Args:
         cache: which knows it.
-        asked: tokens and extras.
+        wanted: tokens and extras.
         most: pages of it that can be reused.
         pinned: by group, those a hit of all of them needs.
     """
@@ -168,17 +169,17 @@ def _found(
     by_name = dict(zip(plan.groups, pinned, strict=True))
     states = {n: by_name[n].reshape(1, -1) for n, g in plan.groups.items() if not _of_tokens(g)}
     if any(group.slides for group in plan.groups.values()):
-        most, held = _held_by_windows(cache, asked, most)
+        most, held = _held_by_windows(cache, wanted, most)
     else:
         held = {n: dict(enumerate(p.tolist())) for n, p in by_name.items() if n not in states}
     pages = {name: np.array([*each.values()], np.int32) for name, each in held.items()}
     columns = {name: [*each] for name, each in held.items()}
-    whole = asked._replace(tokens=asked.tokens[: most * plan.page_size], columns=columns)
+    whole = wanted._replace(tokens=wanted.tokens[: most * plan.page_size], columns=columns)
     return whole, pages | states
 
 
 def _held_by_windows(
-    cache: Cache, asked: Prefix, most: int
+    cache: Cache, wanted: SavedPrefix, most: int
 ) -> tuple[int, dict[str, dict[int, int]]]:
     """The longest boundary up to which all can be reused; by group, column to page.
 
@@ -188,7 +189,7 @@ def _held_by_windows(
     size = cache.plan.page_size
     held: dict[str, dict[int, int]] = {name: {} for name in cache.plan.groups}
     for boundary in range(1, most + 1):
-        with cache.pin([*asked.tokens[: boundary * size], _NEXT], asked.extra) as pin:
+        with cache.pin([*wanted.tokens[: boundary * size], _NEXT], wanted.extra) as pin:
             if pin.tokens < boundary * size:
                 return boundary - 1, held
             for (name, group), pages in zip(cache.plan.groups.items(), pin.pages, strict=True):
@@ -198,7 +199,7 @@ def _held_by_windows(
 
 
 def _fill(
-    cache: Cache, storage: Storage, file: PageFile, prefix: Prefix, sequence: Sequence
+    cache: Cache, storage: Storage, file: PageFile, prefix: SavedPrefix, sequence: Sequence
 ) -> None:
     """One step of the prefill: its pages are read from the file. O(bytes)."""
     end = _next_end(storage, prefix, sequence.computed)
@@ -214,7 +215,7 @@ def _fill(
     cache.commit(step)
 
 
-def _next_end(storage: Storage, prefix: Prefix, start: int) -> int:
+def _next_end(storage: Storage, prefix: SavedPrefix, start: int) -> int:
     """Where the step from ``start`` ends: with states at the end, which is all they are kept of."""
     plan = storage.plan
     if any(not _of_tokens(group) for group in plan.groups.values()):
@@ -223,7 +224,7 @@ def _next_end(storage: Storage, prefix: Prefix, start: int) -> int:
     return min(start + most, len(prefix.tokens))
 
 
-def _put(storage: Storage, file: PageFile, prefix: Prefix, name: str, step: Step) -> None:
+def _put(storage: Storage, file: PageFile, prefix: SavedPrefix, name: str, step: Step) -> None:
     view = step.group(name)
     if isinstance(view, StateView):
         file.write(storage, name, slice(None), view.table[:, 0])
@@ -245,7 +246,7 @@ def _is_kept(group: GroupPlan, column: int, page_size: int) -> bool:
     return group.lifetime.floor(last + 1) <= last or last < group.lifetime.sinks
 
 
-def _read(file: PageFile, plan: Plan) -> Prefix:
+def _read(file: PageFile, plan: Plan) -> SavedPrefix:
     """What `save_prefix` said of the file, as it must be of such tokens and such a plan.
 
     Raises:
@@ -270,7 +271,7 @@ def _read(file: PageFile, plan: Plan) -> Prefix:
     if columns != wanted or file.counts != counts:
         why = f"it holds other pages than its {len(tokens)} tokens need"
         raise PageFileError(file.path, why)
-    return Prefix(tokens, extra, wanted)
+    return SavedPrefix(tokens, extra, wanted)
 
 
 def _whole_pages(file: PageFile, tokens: object, page_size: int) -> int:

@@ -1,6 +1,6 @@
 """The tensors of a plan on a device: one arena of exactly the planned bytes.
 
-Knows bytes and strides. Does not know which slots are in use, whose they are or what they mean.
+Knows bytes and strides. Does not know which slots are in use, by which sequence, or what they mean.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import torch
 from octavo.cache.step import Copies
 from octavo.errors import PlanError
 from octavo.planner.request import Plan
-from octavo.storage.addresses import Addresses, Ints, PageIndex
+from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
 from octavo.storage.fields import zeros
 from octavo.storage.layers import LayerStore
 from octavo.storage.pages import PageBytes, check_content
@@ -42,7 +42,7 @@ class Storage(LayerStore):
             raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
         self.arena = zeros(plan.arena_bytes, torch.device(device))
         self._dtype: torch.dtype = getattr(torch, plan.dtype.torch_name)
-        addresses = Addresses(plan, self.arena.device)
+        addresses = DeviceIndex(plan, self.arena.device)
         super().__init__(plan, addresses, self.arena, draft=False)
         self.draft = LayerStore(plan, addresses, self.arena, draft=True)
         self._bytes = PageBytes(plan, addresses, self.arena)

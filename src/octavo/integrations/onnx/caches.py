@@ -14,6 +14,7 @@ from octavo.model.spec import Attention, Latent, Shape
 from octavo.planner.kernels import check_kernel
 from octavo.planner.layouts import TensorPlan
 from octavo.planner.plan import Plan
+from octavo.storage.copies import copy_pages
 
 Arrays = dict[str, NDArray[Any]]
 _COMPONENTS = ("key", "value", "latent")
@@ -46,9 +47,7 @@ class Caches:
 
     def copy(self, step: Step) -> None:
         """Run the step's copies, which come before its forward pass. O(bytes copied)."""
-        for copies in step.copies.values():
-            for array in self.arrays.values():
-                array[copies.target] = array[copies.source]
+        copy_pages(step.copies, dict.fromkeys(step.groups, self.arrays.values()))
 
 
 def _shape(tensor: TensorPlan) -> Shape:

@@ -341,7 +341,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         now = self._rows.begin(ids, real)
         now.work["attend"] = call.paged
         if now.step is not None:
-            self._tensors.copy(now.step.copies)
+            self.storage.apply(now.step.copies)
         for layer in self._states:
             layer.load(now)
 
@@ -408,7 +408,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
                 layer.crop(-cut)
             layer.save(now, cut)
         if now.step is not None:
-            self._tensors.copy(now.step.snapshots)
+            self.storage.apply(now.step.snapshots)
 
 
 def _layers(plan: Plan, tensors: Pages, rows: Rows) -> list[Any]:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from octavo.cache.step import Copies
 from octavo.integrations.transformers.rows import Pass
 from octavo.storage import Storage
 
@@ -114,7 +113,7 @@ class StateTensors(NamedTuple):
 
 
 class Pages:
-    """All tensors of a storage by layer, and copies between pages.
+    """All tensors of a storage by layer.
 
     Args:
         storage: of a head-major plan.
@@ -124,11 +123,9 @@ class Pages:
         self.storage = storage
         self.tokens: dict[int, dict[str, Component]] = {}
         self.states: dict[int, StateTensors] = {}
-        self._views: dict[str, list[tuple[torch.Tensor, int]]] = {}
         found: dict[tuple[int, str], dict[str, Any]] = {}
         for tensor in storage.plan.tensors:
             view = storage.tensor(tensor.layer, tensor.component, tensor.group)
-            self._views.setdefault(tensor.group, []).append((view, tensor.part))
             if tensor.component in ("recurrent", "conv"):
                 state = found.setdefault((tensor.layer, tensor.group), {"part": tensor.part})
                 state[tensor.component] = view
@@ -138,14 +135,3 @@ class Pages:
         for (at, group), state in found.items():
             tensors = state.get("recurrent"), state.get("conv")
             self.states[at] = StateTensors(group, *tensors, state["part"])
-
-    def copy(self, copies: dict[str, Copies]) -> None:
-        """Run a step's copies, or its snapshots: all sources are read before a target is written.
-
-        Cost: O(bytes of the pages).
-        """
-        for group, (sources, targets) in copies.items():
-            for view, _ in self._views[group]:
-                source = torch.from_numpy(sources.astype(np.int64)).to(view.device)
-                target = torch.from_numpy(targets.astype(np.int64)).to(view.device)
-                view[target] = view[source]
