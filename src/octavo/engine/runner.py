@@ -9,16 +9,79 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import AttentionInterface
+from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
-from octavo.engine.pagestore import NAME, PageStore, attend
-from octavo.errors import PlanError, UnsupportedModel
+from octavo.errors import PlanError, StepError, UnsupportedModel
+from octavo.integrations.transformers.attention import (
+    NAME,
+    PagedPass,
+    attention_of,
+    paged_layers,
+    takes_attention,
+)
+from octavo.integrations.transformers.models import length_bound_rope
 from octavo.model.spec import Attention, ModelSpec
 from octavo.planner.request import Plan
 from octavo.storage import Storage
 
 _own: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # model -> implementation before ours
+
+
+class PageWriter(HostCache):
+    """What the model takes for its cache: writes new keys and values to pages, keeps none itself.
+
+    Args:
+        plan: of layers that all keep keys and values.
+
+    Attributes:
+        now: the pass the model runs; None: none.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(layers=[])
+        self._layers = paged_layers(plan)
+        self.now: PagedPass | None = None
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *_args: Any,
+        kwargs: dict[str, Any] | None = None,
+        **_rest: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write one layer's new keys and values; called by the model.
+
+        Args:
+            key_states: [1, kv_heads, T, k_dim].
+            value_states: [1, kv_heads, T, v_dim].
+            layer_idx: the layer.
+            kwargs: the attention function's keywords.
+
+        Returns:
+            The same tensors.
+
+        Raises:
+            StepError: no pass is open.
+        """
+        if self.now is None:
+            raise StepError("no step has begun; run the model through a Runner")
+        paged = self._layers[layer_idx]
+        self.now.write(paged, key_states, value_states)
+        return self.now.hand_over(paged, key_states, kwargs), value_states
+
+    def check_attended(self) -> None:
+        """Check that every layer has attended through octavo.
+
+        Raises:
+            UnsupportedModel: one has not; its output cannot be trusted.
+        """
+        found = 0 if self.now is None else self.now.attended
+        if found != len(self._layers):
+            why = f"{found} of {len(self._layers)} layers attended through octavo"
+            raise UnsupportedModel("model", why)
 
 
 class Runner:
@@ -43,8 +106,7 @@ class Runner:
         check_servable(model, plan)
         self.model = model
         self.storage = Storage(plan, model.device)
-        self._store = PageStore(self.storage)
-        AttentionInterface.register(NAME, attend)
+        self._writer = PageWriter(plan)
         model.eval()
         self._take()
 
@@ -64,36 +126,32 @@ class Runner:
         Cost: one forward pass of T tokens; attention over each row's context, never the pool.
         """
         self._take()
-        self._store.begin(step)
+        self._writer.now = PagedPass(self.storage, step, (1, step.input_ids.size))
         last = torch.from_numpy(step.last[step.wants_token])
         found = self.model(
             input_ids=self._row(step.input_ids),
             position_ids=self._row(step.positions),
-            cache=self._store,
+            cache=self._writer,
             use_cache=True,
             logits_to_keep=last.to(self.storage.device, torch.int64),
         )
-        self._store.end()
+        self._writer.check_attended()
         return cast("torch.Tensor", found.logits[0])
 
     def close(self) -> None:
         """Give the model its own attention back; `forward` takes it again."""
-        if _implementation(self.model) == NAME:
+        if attention_of(self.model) == NAME:
             self.model.set_attn_implementation(_own[self.model])
 
     def _take(self) -> None:
         """Set octavo's attention, whatever another runner of this model has done since."""
-        found = _implementation(self.model)
+        found = attention_of(self.model)
         if found != NAME:
             _own[self.model] = found
             self.model.set_attn_implementation(NAME)
 
     def _row(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(ids).to(self.storage.device, torch.int64)[None]
-
-
-def _implementation(model: Any) -> Any:
-    return model.config.get_text_config(decoder=True)._attn_implementation
 
 
 def check_servable(model: Any, plan: Plan) -> None:
@@ -113,7 +171,7 @@ def check_servable(model: Any, plan: Plan) -> None:
         raise UnsupportedModel(spec.name, why)
     if any(getattr(kind, "chunk", None) for kind in spec.layers):
         raise UnsupportedModel(spec.name, "layers that see their own chunk cannot be run yet")
-    if not type(model)._can_set_attn_implementation():
+    if not takes_attention(model):
         raise UnsupportedModel(spec.name, "its code does not use transformers' attention interface")
     if plan.spec is None or plan.dtype is None:
         raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
@@ -126,20 +184,3 @@ def check_servable(model: Any, plan: Plan) -> None:
     changes = length_bound_rope(config, plan.max_length or plan.tokens)
     if changes is not None:
         raise UnsupportedModel(spec.name, changes)
-
-
-def length_bound_rope(config: Any, longest: int) -> str | None:
-    """Why position codes of rows up to ``longest`` tokens depend on the longest of a pass, or None.
-
-    Such codes would make a row's result depend on others. O(kinds of layers).
-    """
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = rope.values() if all(isinstance(v, dict) for v in rope.values()) else (rope,)
-    for kind in kinds:
-        native = kind.get("original_max_position_embeddings")
-        if kind.get("rope_type") not in ("dynamic", "longrope"):
-            continue
-        if native is None or longest > native:
-            why = f"{kind['rope_type']} positions change with length beyond {native}"
-            return f"{why}; plan with max_length={native} or less"
-    return None

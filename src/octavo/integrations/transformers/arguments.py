@@ -1,8 +1,9 @@
-"""What a pass is given, read as arrays: ids, which columns are tokens, and whether ids tell it all.
+"""The arguments of a forward pass that concern a cache, and what they say as arrays.
 
 Knows tensors and calls; no pages and no sequences.
 """
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,89 @@ import torch
 
 from octavo.checks import check_int
 from octavo.errors import LengthError, TokenError
-from octavo.integrations.transformers.hooks import Call
+
+
+@dataclass(frozen=True)
+class PassArguments:
+    """What a model is given for one forward pass.
+
+    Attributes:
+        ids: [B, q] or [B, q, codebooks]; None: embeddings are given instead.
+        embeds: [B, q, width]; None: ids are given.
+        mask: [B, L] or of another form; None: there is no padding.
+        others: further arguments with an entry a token.
+        plain: whether ids and positions say all: no pictures, sounds or kinds of tokens are given,
+            and nothing is dropped at random.
+        wanted: last positions whose logits are wanted; 0: all, or unknown.
+        paged: whether the model attends by octavo's own attention.
+    """
+
+    ids: torch.Tensor | None
+    embeds: torch.Tensor | None
+    mask: torch.Tensor | None
+    others: dict[str, torch.Tensor]
+    plain: bool
+    wanted: int
+    paged: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and new columns."""
+        given = self.embeds if self.ids is None else self.ids
+        assert given is not None
+        return given.shape[0], given.shape[1]
+
+    @property
+    def array(self) -> Any:
+        """The ids as int64[B, q]; None: they do not say what is computed."""
+        return ids_of(self.ids) if self.plain else None
+
+    @property
+    def real(self) -> Any:
+        """bool[B, q], which of the new columns are tokens."""
+        return real_of(self.mask, *self.shape)
+
+    def total(self, *, counted: bool) -> int | None:
+        """Columns up to the last new one; None: the arguments do not say.
+
+        Args:
+            counted: whether positions that follow on each other are columns where no mask is
+                given: generate() drops a mask without padding.
+        """
+        if self.mask is not None and getattr(self.mask, "ndim", None) == 2:
+            return self.mask.shape[1]
+        positions = self.others.get("position_ids")
+        if not counted or positions is None or positions.ndim != 2:
+            return None
+        first = positions[0, 0]
+        following = torch.arange(positions.shape[1], device=first.device) + first
+        return int(following[-1]) + 1 if torch.equal(following, positions[0].long()) else None
+
+    def behind(self, start: int) -> "PassArguments":
+        """The same without the first ``start`` new columns."""
+        return replace(
+            self,
+            ids=None if self.ids is None else self.ids[:, start:],
+            embeds=None if self.embeds is None else self.embeds[:, start:],
+            others={name: value[..., start:] for name, value in self.others.items()},
+        )
+
+    def in_order(self, past: Any) -> bool:
+        """Whether ids say what is computed: tokens at positions 0, 1, ... of their row, which see
+        all tokens before them and no others. ``past`` bool[B, L] are the columns before.
+        """
+        if not is_plain(self.mask, past):
+            return False
+        real = self.real
+        index = past.sum(axis=1)[:, None] + real.cumsum(axis=1) - 1
+        positions = self.others.get("position_ids")
+        if positions is None:  # the model counts columns
+            found = past.shape[1] + np.arange(real.shape[1])
+        elif positions.ndim == 2:
+            found = positions.cpu().numpy()
+        else:
+            return False
+        return bool(np.array_equal(np.broadcast_to(found, real.shape)[real], index[real]))
 
 
 def ids_of(ids: torch.Tensor | None) -> Any:
@@ -18,23 +101,6 @@ def ids_of(ids: torch.Tensor | None) -> Any:
     if ids is None or ids.ndim != 2:
         return None
     return ids.detach().cpu().numpy().astype(np.int64)
-
-
-def in_order(call: Call, real: Any, past: Any) -> bool:
-    """Whether ids say what is computed: tokens at positions 0, 1, ... of their row, which see all
-    tokens before them and no others. ``past`` are the columns before.
-    """
-    if not is_plain(call.mask, past):
-        return False
-    index = past.sum(axis=1)[:, None] + real.cumsum(axis=1) - 1
-    positions = call.others.get("position_ids")
-    if positions is None:  # the model counts columns
-        found = past.shape[1] + np.arange(real.shape[1])
-    elif positions.ndim == 2:
-        found = positions.cpu().numpy()
-    else:
-        return False
-    return bool(np.array_equal(np.broadcast_to(found, real.shape)[real], index[real]))
 
 
 def is_plain(mask: torch.Tensor | None, past: Any) -> bool:

@@ -1,24 +1,218 @@
-"""octavo's own attention under transformers: reads a layer's pages in place.
+"""The one hook into a transformers model: it writes keys and values to pages and reads them there.
 
-Keys come with a handle to the pages they are in. Layers without one, such as latent ones that the
-model expands itself, go through torch's fused attention with the mask transformers makes.
+The cache that a model is given gets every layer's new keys and values by `update`.
+`PagedPass.write` puts them in their slots, and `PagedPass.hand_over` marks the keys; the attention
+function, registered with transformers under `NAME` and `NAME_WITH_MASKS`, finds the layer's pages
+by that mark. Knows no requests, no prompts and no rows of sequences.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.nn.functional import pad
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from octavo.attention import best
-from octavo.errors import UnsupportedModel
+from octavo.cache.step import Step
+from octavo.errors import StepError, UnsupportedModel
+from octavo.model.lifetimes import group_name
+from octavo.model.spec import Attention, Latent
+from octavo.planner.plan import Plan
+from octavo.storage import Storage, WriteIndex
 
-NAME = "octavo_paged"
-"""The attention implementation that is registered with transformers."""
+NAME = "octavo"
+"""Attention of models whose every layer goes through pages: transformers makes no masks for it."""
+NAME_WITH_MASKS = "octavo_paged"
+"""The same for models of which some layers, or some passes, attend as transformers does."""
+HANDLE = "octavo_pages"
+"""Attribute of a layer's new keys, and keyword of the attention function, that leads to pages."""
 
-mask = sdpa_mask
-"""Masks for the layers that octavo does not attend for."""
+_ABSENT: Any = object()
+Index = NDArray[np.int64]
+
+
+class PagedLayer(NamedTuple):
+    """What one layer of a model keeps of every token, and in which pages.
+
+    Attributes:
+        layer: index in the model.
+        kind: keys and values, or latents.
+        group: the pages' group.
+    """
+
+    layer: int
+    kind: Attention | Latent
+    group: str
+
+
+def paged_layers(plan: Plan) -> dict[int, PagedLayer]:
+    """The layers of a plan that keep something of every token, by index. O(layers)."""
+    kinds = () if plan.spec is None else plan.spec.kinds()
+    return {
+        at: PagedLayer(at, kind, group_name(kind))
+        for at, kind in kinds
+        if isinstance(kind, Attention | Latent)
+    }
+
+
+class PagedPass:
+    """One forward pass over a step's pages; what all layers share is made once, when first needed.
+
+    transformers' tensors are a rectangle of rows and columns; a step has its tokens one after
+    another. A place is row * columns + column.
+
+    Args:
+        storage: where the pages are.
+        step: open; None: no row has a new token.
+        shape: rows and new columns of the model's tensors.
+        places: int64[T], the place of each token of the step; None: that of its number.
+        source: int64[rows], the row whose output each row takes; None: its own.
+
+    Attributes:
+        attended: layers that have attended.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        step: Step | None,
+        shape: tuple[int, int],
+        places: Index | None = None,
+        source: Index | None = None,
+    ) -> None:
+        self._storage, self._step, self._shape = storage, step, shape
+        self._places, self._source = self._on_device(places), self._on_device(source)
+        self._slots: dict[str, WriteIndex] = {}
+        self._backend: Any = None
+        self._prepared: dict[str, Any] = {}
+        self.attended = 0
+
+    def write(self, paged: PagedLayer, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Put a layer's new keys and values [rows, heads, columns, dim] in their slots.
+
+        Of a latent layer ``key`` is the latent and ``value`` its position part, of one head each.
+
+        Raises:
+            PlanError, LengthError: another dtype, device or shape than planned.
+
+        Cost: O(T heads dim).
+        """
+        if self._step is None:
+            return
+        keys, values, slots = self._tokens(key), self._tokens(value), self._slots_of(paged.group)
+        if isinstance(paged.kind, Latent):
+            row = torch.cat([keys, values], dim=-1)
+            self._storage.write_latent(paged.layer, row[:, 0], slots)
+        else:
+            self._storage.write(paged.layer, keys, values, slots)
+
+    def hand_over(
+        self, paged: PagedLayer, key: torch.Tensor, keywords: dict[str, Any] | None
+    ) -> torch.Tensor:
+        """``key`` with the mark by which the attention function finds the layer's pages. O(1).
+
+        Args:
+            paged: the layer.
+            key: its new keys; a layer that shares them finds the pages by them.
+            keywords: the attention function's, where the model gives them to `update`; the mark is
+                put there too, for models that make other tensors of the keys.
+        """
+        setattr(key, HANDLE, (self, paged))
+        if keywords is not None:
+            keywords[HANDLE] = self, paged
+        return key
+
+    def attend(
+        self,
+        paged: PagedLayer,
+        query: torch.Tensor,
+        scale: float | None,
+        softcap: float | None,
+        sink_logits: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """[rows, q, H, v_dim] of a query [rows, H, q, k_dim]; zeros at padding.
+
+        Where q is less than the pass's columns, as of a layer that shares another's keys, the query
+        is that of the last ones.
+
+        Cost: attention over the contexts of the step's rows.
+        """
+        self.attended += 1
+        assert isinstance(paged.kind, Attention)
+        (rows, columns), (_, heads, width, _) = self._shape, query.shape
+        if width < columns:
+            query = pad(query, (0, 0, columns - width, 0))
+        if self._step is None:
+            return query.new_zeros(rows, width, heads, paged.kind.v_dim)
+        found = self._run(paged, self._tokens(query), scale, softcap, sink_logits)
+        return self._spread(found).view(rows, columns, heads, -1)[:, columns - width :]
+
+    def _tokens(self, new: torch.Tensor) -> torch.Tensor:
+        """The step's tokens [T, heads, dim] of a tensor [rows, heads, columns, dim]. O(T)."""
+        flat = new.detach().transpose(1, 2).reshape(-1, new.shape[1], new.shape[3])
+        return flat if self._places is None else flat.index_select(0, self._places)
+
+    def _slots_of(self, group: str) -> WriteIndex:
+        """Where the step's tokens go in a group. O(T), then O(1)."""
+        assert self._step is not None
+        if group not in self._slots:
+            found = self._step.group(group).slots
+            self._slots[group] = self._storage.index(found, group)
+        return self._slots[group]
+
+    def _spread(self, found: torch.Tensor) -> torch.Tensor:
+        """What the step's tokens found, [T, H, v_dim], at every place of the rectangle."""
+        rows, columns = self._shape
+        if self._places is not None:
+            out = found.new_zeros(rows * columns, *found.shape[1:])
+            found = out.index_copy_(0, self._places, found)
+        if self._source is not None:
+            found = found.view(rows, -1).index_select(0, self._source)
+        return found
+
+    def _run(
+        self,
+        paged: PagedLayer,
+        query: torch.Tensor,
+        scale: float | None,
+        softcap: float | None,
+        sink_logits: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """[T, H, v_dim] of [T, H, k_dim]: the only call of a backend under transformers."""
+        step, kind, view = self._prepare(paged.group), paged.kind, self._storage.layer(paged.layer)
+        assert isinstance(kind, Attention)
+        found: torch.Tensor = self._backend.paged_attention(
+            query,
+            view.key,
+            view.value,
+            step,
+            order=self._storage.plan.order,
+            scale=scale,
+            softcap=softcap,
+            window=kind.window,
+            sink_tokens=kind.sink_tokens,
+            sink_logits=sink_logits,
+        )
+        return found
+
+    def _prepare(self, group: str) -> Any:
+        """The step as the fastest backend here reads it. O(rows + tokens + pages), then O(1)."""
+        storage, plan = self._storage, self._storage.plan
+        if self._backend is None:
+            name = str(storage.dtype).removeprefix("torch.")
+            self._backend = best(storage.device, name, plan.order).load()
+        if group not in self._prepared:
+            self._prepared[group] = self._backend.prepare(
+                self._step, page_size=plan.page_size, group=group, device=storage.device
+            )
+        return self._prepared[group]
+
+    def _on_device(self, index: Index | None) -> torch.Tensor | None:
+        return None if index is None else torch.from_numpy(index).to(self._storage.device)
 
 
 def attend(
@@ -31,96 +225,87 @@ def attend(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **rest: Any,
+    sliding_window: int | None = _ABSENT,
+    octavo_pages: tuple[PagedPass, PagedLayer] | None = None,
+    **_rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function transformers calls under the name ``octavo_paged``.
+    """The attention function transformers calls under `NAME`.
 
     Args:
-        query: [B, H, q, k_dim].
+        module, value: of no use here.
+        query: [rows, H, q, k_dim].
         key: the new keys, written before; they lead to the pages.
-        attention_mask: of no use here: padding is in no page.
+        attention_mask: None: what is seen follows from the step.
         scaling, softcap: of the scores.
         s_aux: [H], sink logits.
+        sliding_window: the window the model believes in.
+        octavo_pages: the mark of `PagedPass.hand_over`; None: the keys have it.
 
     Returns:
-        [B, q, H, v_dim], zeros at padding; None for the weights.
+        [rows, q, H, v_dim]; None for the weights.
 
     Raises:
-        UnsupportedModel: a layer that octavo does not attend for has sinks or a soft cap.
+        StepError: the keys lead to no pages: the model runs without octavo's cache.
+        UnsupportedModel: the model and its spec disagree.
     """
-    handle = getattr(key, "_octavo_pages", None)
-    if handle is None:
-        if softcap is not None or s_aux is not None:
-            raise UnsupportedModel("attention", "without pages it takes no sinks and no soft cap")
-        found: tuple[torch.Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **rest
-        )
-        return found
-    return _paged(handle, query, scaling, softcap, s_aux), None
+    del module, value
+    found: Any = octavo_pages or getattr(key, HANDLE, None)
+    if found is None:
+        why = "the model's attention is octavo's; close the engine to use the model without it"
+        raise StepError(why)
+    if attention_mask is not None:
+        raise UnsupportedModel("attention mask", "octavo derives what is seen from the step")
+    now, paged = found
+    if sliding_window is not _ABSENT and sliding_window != paged.kind.window:
+        why = f"the model asks for {sliding_window}, its config says {paged.kind.window}"
+        raise UnsupportedModel("window", why)
+    if key.shape[1] != paged.kind.kv_heads:
+        why = f"the model attends to {key.shape[1]} heads, its config says {paged.kind.kv_heads}"
+        raise UnsupportedModel("key/value heads", why)
+    return now.attend(paged, query, scaling, softcap, s_aux), None
 
 
-def _paged(
-    handle: Any,
+def attend_or_mask(
+    module: Any,
     query: torch.Tensor,
-    scaling: float | None,
-    softcap: float | None,
-    s_aux: torch.Tensor | None,
-) -> torch.Tensor:
-    """[B, q, H, v_dim] of a query [B, H, q, k_dim], or of the pass's last q columns."""
-    layer, now = handle.layer, handle.now
-    batch, heads, asked, dim = query.shape
-    if asked < now.new:  # a layer that shares another's keys may be asked for the last ones alone
-        query = torch.nn.functional.pad(query, (0, 0, now.new - asked, 0))
-    out = query.new_zeros(batch * now.new, heads, layer.kind.v_dim)
-    if now.step is not None:
-        taken, source = _places(now, query.device)
-        tokens = query.transpose(1, 2).reshape(-1, heads, dim).index_select(0, taken)
-        keys, values = layer.parts["key"].tensor, layer.parts["value"].tensor
-        backend = _backend(now, keys)
-        found = backend.paged_attention(
-            tokens,
-            keys,
-            values,
-            _step(now, backend, layer.group, query.device),
-            order="head",
-            scale=scaling,
-            softcap=softcap,
-            window=layer.kind.window,
-            sink_tokens=layer.kind.sink_tokens,
-            sink_logits=s_aux,
-        )
-        out.index_copy_(0, taken, found)
-        if source is not None:
-            out = out.view(batch, -1).index_select(0, source)
-    return out.view(batch, now.new, heads, -1)[:, now.new - asked :]
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **rest: Any,
+) -> tuple[torch.Tensor, None]:
+    """The same under `NAME_WITH_MASKS`: where there are no pages, torch's fused attention.
 
+    Such are latent layers, which the model expands itself, and passes without the cache.
 
-def _backend(now: Any, keys: torch.Tensor) -> Any:
-    """The fastest attention for such pages, looked for once a pass."""
-    found = now.work.get("backend")
-    if found is None:
-        dtype = str(keys.dtype).removeprefix("torch.")
-        found = now.work["backend"] = best(keys.device, dtype, "head").load()
+    Raises:
+        UnsupportedModel: as `attend`, or such a layer has sinks or a soft cap.
+    """
+    options = rest | {"softcap": softcap, "s_aux": s_aux}
+    if HANDLE in rest or hasattr(key, HANDLE):
+        return attend(module, query, key, value, None, **options)
+    if softcap is not None or s_aux is not None:
+        raise UnsupportedModel("attention", "without pages it takes no sinks and no soft cap")
+    found: tuple[torch.Tensor, None] = sdpa_attention_forward(
+        module, query, key, value, attention_mask, **rest
+    )
     return found
 
 
-def _step(now: Any, backend: Any, group: str, device: torch.device) -> Any:
-    """The step as the backend reads it, made once a pass and group."""
-    step = now.work.get(("step", group))
-    if step is None:
-        step = backend.prepare(now.step, page_size=now.page_size, group=group, device=device)
-        now.work["step", group] = step
-    return step
+AttentionInterface.register(NAME, attend)
+AttentionInterface.register(NAME_WITH_MASKS, attend_or_mask)
+AttentionMaskInterface.register(NAME_WITH_MASKS, sdpa_mask)
 
 
-def _places(now: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Which new columns are tokens of the step; and which row's outcome each row takes."""
-    found: tuple[torch.Tensor, torch.Tensor | None] | None = now.work.get("places")
-    if found is None:
-        taken = torch.from_numpy(now.taken).to(device)
-        rows = np.arange(len(now.owner))
-        source = np.where(now.owner < 0, rows, now.leader[now.owner])
-        same = np.array_equal(source, rows)
-        found = taken, None if same else torch.from_numpy(source).to(device)
-        now.work["places"] = found
-    return found
+def takes_attention(model: Any) -> bool:
+    """Whether the model's code uses transformers' attention interface. O(1)."""
+    return bool(type(model)._can_set_attn_implementation())
+
+
+def attention_of(model: Any) -> str | None:
+    """The name of the implementation the model's decoder attends by. O(1)."""
+    config = model.config.get_text_config(decoder=True)
+    name: str | None = config._attn_implementation
+    return name

@@ -13,28 +13,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
 from transformers import Cache as HostCache
-from transformers.cache_utils import DummyLayer
 
 import octavo
 from octavo.checks import check_int
 from octavo.errors import LengthError, RollbackUnsupported, StepError, UnsupportedModel
 from octavo.integrations.transformers.arguments import (
+    PassArguments,
     check_prompt,
     count_of,
     ids_of,
-    in_order,
     is_plain,
     real_of,
 )
-from octavo.integrations.transformers.attention import NAME, attend, mask
-from octavo.integrations.transformers.hooks import Call, watch
-from octavo.integrations.transformers.layers import MixedLayer, StateLayer, TokenLayer
+from octavo.integrations.transformers.attention import (
+    NAME_WITH_MASKS,
+    PagedPass,
+    attention_of,
+    takes_attention,
+)
+from octavo.integrations.transformers.hooks import follow
+from octavo.integrations.transformers.layers import StateLayer, TokenLayer, layers_of
 from octavo.integrations.transformers.models import forgets, plan_for, shares
-from octavo.integrations.transformers.pages import Component, Pages, StateTensors
-from octavo.integrations.transformers.rows import OTHER_IDS, Pass, Rows
-from octavo.model.spec import Attention, Latent
+from octavo.integrations.transformers.rows import OTHER_IDS, BatchRows, Pass
 from octavo.planner.plan import Plan
 from octavo.storage import Storage
 
@@ -68,15 +69,14 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     def __init__(self, model: Any, plan: Plan, pages: octavo.Cache, *, rollback: int) -> None:
         self.plan, self.pages, self._rollback = plan, pages, rollback
         self.storage = Storage(plan, model.device)
-        self._rows = Rows(pages, shares=shares(model, plan), resumes=not forgets(model))
-        self._tensors = Pages(self.storage)
-        super().__init__(layers=_layers(plan, self._tensors, self._rows))
+        self._rows = BatchRows(pages, shares=shares(model, plan), resumes=not forgets(model))
+        super().__init__(layers=layers_of(self.storage, self._rows))
         self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
-        self._fresh = self._prompted = False
+        self._fresh = self._prompted = self._waits = False
         self._lock = RLock()
         self._thread: int | None = None
         self._model = weakref.ref(model)
-        self._unwatch = watch(model, self)
+        self._unfollow = follow(model, self)
 
     @classmethod
     def for_model(
@@ -159,13 +159,10 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             UnsupportedModel: the model is gone, or its code has no attention to choose.
         """
         model = self._model()
-        if model is None or not type(model)._can_set_attn_implementation():
+        if model is None or not takes_attention(model):
             raise UnsupportedModel("model", "it does not use transformers' attention interface")
-        AttentionInterface.register(NAME, attend)
-        AttentionMaskInterface.register(NAME, mask)
-        config = model.config.get_text_config(decoder=True)
-        own = config._attn_implementation
-        model.set_attn_implementation(NAME)
+        own = attention_of(model)
+        model.set_attn_implementation(NAME_WITH_MASKS)
         try:
             yield self
         finally:
@@ -194,7 +191,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     def close(self) -> None:
         """Let all rows go and stop following the model. O(pages)."""
         self.reset()
-        self._unwatch()
+        self._unfollow()
 
     def __reduce_ex__(self, _protocol: object) -> Any:
         why = "pages belong to one cache and model; for_model makes another, and rows are copied"
@@ -215,7 +212,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             self._begin_call(fresh=not self._prompted)
 
     def _begin_call(self, *, fresh: bool) -> None:
-        self._fresh, self._rows.waits = fresh, False
+        self._fresh, self._waits = fresh, False
         for layer in self._states:
             layer.record_past = False
 
@@ -272,7 +269,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     def activate_past_recording(self) -> None:
         """From now on each pass waits for `crop`, which may take drafts back."""
         super().activate_past_recording()
-        self._rows.waits = True
+        self._waits = True
 
     @_alone
     def crop(self, tokens_to_remove: int) -> None:
@@ -309,43 +306,46 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     # -- what the model's hooks call -----------------------------------------------------------
 
     @_alone
-    def before(self, call: Call) -> Call:
+    def before(self, call: PassArguments) -> PassArguments:
         """Open a pass for what the model is given; what is there already is cut off it.
 
         Raises:
             LengthError: the mask or the positions tell of other columns than are there.
-            StepError: ids or positions other than `prompt` was told; see also `Rows.begin`.
+            StepError: ids or positions other than `prompt` was given; see also `BatchRows.begin`.
         """
         self._rows.settle()
         first, prompted = self._fresh, self._prompted
         self._fresh = self._prompted = False
-        ids = ids_of(call.ids) if call.plain else None
+        ids = call.array
         start = self._start(call, ids, first=first, prompted=prompted)
         self._rows.seat(call.shape[0], spread=prompted)
         if start:
-            if ids is None or not self._rows.begins(ids, real_of(call.mask, *call.shape)):
+            if ids is None or not self._rows.begins(ids, call.real):
                 raise StepError(OTHER_IDS)
             call, ids = call.behind(start), ids[:, start:]
-        real = real_of(call.mask, *call.shape)
-        if not in_order(call, real, self._rows.real):
+        real = call.real
+        if not call.in_order(self._rows.real):
             ids = None
         if ids is None and prompted and self._rows.known:
-            why = "what prompt() was told has ids at positions 0, 1, ... of each row"
+            why = "what prompt() was given has ids at positions 0, 1, ... of each row"
             raise StepError(f"{why}: run those, with position_ids where there is padding")
         self._open(call, ids, real)
         return call
 
-    def _open(self, call: Call, ids: Any, real: Any) -> None:
+    def _open(self, call: PassArguments, ids: Any, real: Any) -> None:
         if call.paged:
             self._check_mask(call.mask, real)
         now = self._rows.begin(ids, real)
-        now.work["attend"] = call.paged
+        whole = np.array_equal(now.places, np.arange(real.size))
+        places = None if whole else now.places
+        now.paged = PagedPass(self.storage, now.step, real.shape, places, now.source)
+        now.attends = call.paged
         if now.step is not None:
             self.storage.apply(now.step.copies)
         for layer in self._states:
             layer.load(now)
 
-    def _start(self, call: Call, ids: Any, *, first: bool, prompted: bool) -> int:
+    def _start(self, call: PassArguments, ids: Any, *, first: bool, prompted: bool) -> int:
         """Columns of the call that are computed already: those it shows again."""
         new, had = call.shape[1], self._rows.length
         total = call.total(counted=self._rows.known or not had)
@@ -373,13 +373,12 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             why = "octavo's attention takes windows with padding on the left only"
             raise UnsupportedModel("padding on the right", why)
 
-    def _meet(self, call: Call, ids: Any) -> None:
+    def _meet(self, call: PassArguments, ids: Any) -> None:
         """A call's first pass shows its prompt: see what of it is there."""
-        batch, new = call.shape
-        known = new - max(0, call.wanted - 1)
-        real = real_of(call.mask, batch, new)
-        unsaid = self._rows.waits and not call.wanted  # how many of the tokens are drafts
-        if ids is None or unsaid or not in_order(call, real, real[:, :0]):
+        known = call.shape[1] - max(0, call.wanted - 1)
+        real = call.real
+        unsaid = self._waits and not call.wanted  # how many of the tokens are drafts
+        if ids is None or unsaid or not call.in_order(real[:, :0]):
             self._rows.prompt(None, real)
         else:
             self._rows.prompt(ids[:, :known], real[:, :known])
@@ -394,7 +393,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
                 self._rows.settle()
                 return
             now.done = True
-            if not self._rows.waits:
+            if not self._waits:
                 self._save_states(now, 0)
                 self._rows.end()
 
@@ -409,26 +408,3 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             layer.save(now, cut)
         if now.step is not None:
             self.storage.apply(now.step.snapshots)
-
-
-def _layers(plan: Plan, tensors: Pages, rows: Rows) -> list[Any]:
-    """transformers' list of layers, one a layer of the model."""
-    assert plan.spec is not None
-    kinds = {at: kind for at, kind in plan.spec.kinds() if isinstance(kind, Attention | Latent)}
-    return [
-        _layer(tensors.states.get(at), kinds.get(at), tensors.tokens.get(at, {}), rows)
-        for at in range(len(plan.spec.layers))
-    ]
-
-
-def _layer(
-    states: StateTensors | None,
-    kind: Attention | Latent | None,
-    parts: dict[str, Component],
-    rows: Rows,
-) -> Any:
-    if states is not None and kind is not None:
-        return MixedLayer(states, rows, kind, parts)
-    if states is not None:
-        return StateLayer(states)
-    return DummyLayer() if kind is None else TokenLayer(rows, kind, parts)

@@ -1,4 +1,4 @@
-"""Following a model: what each forward pass is given, told to the cache that is given with it.
+"""Following a model: a cache sees the arguments of every forward pass that it is given to.
 
 A cache's `update` sees keys and values and never the ids they belong to. torch's own hooks on
 modules do; they are removed with the cache.
@@ -6,85 +6,29 @@ modules do; they are removed with the cache.
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
-from octavo.integrations.transformers.attention import NAME
+from octavo.integrations.transformers.arguments import PassArguments
+from octavo.integrations.transformers.attention import NAME_WITH_MASKS, attention_of
 
 _PER_TOKEN = ("position_ids", "token_type_ids", "mm_token_type_ids")
 _TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
 
 
-@dataclass(frozen=True)
-class Call:
-    """The arguments of a forward pass that concern a cache.
-
-    Attributes:
-        ids: [B, q] or [B, q, codebooks]; None: embeddings are given instead.
-        embeds: [B, q, width]; None: ids are given.
-        mask: [B, L] or of another form; None: there is no padding.
-        others: further arguments with an entry a token.
-        plain: whether ids and positions say all: no pictures, sounds or kinds of tokens are given,
-            and nothing is dropped at random.
-        wanted: last positions whose logits are wanted; 0: all, or unknown.
-        paged: whether the model attends by octavo's own attention.
-    """
-
-    ids: torch.Tensor | None
-    embeds: torch.Tensor | None
-    mask: torch.Tensor | None
-    others: dict[str, torch.Tensor]
-    plain: bool
-    wanted: int
-    paged: bool
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and new columns."""
-        given = self.embeds if self.ids is None else self.ids
-        assert given is not None
-        return given.shape[0], given.shape[1]
-
-    def total(self, *, counted: bool) -> int | None:
-        """Columns up to the last new one; None: it is not said.
-
-        Args:
-            counted: whether positions that follow on each other are columns where no mask is
-                given: generate() drops a mask without padding.
-        """
-        if self.mask is not None and getattr(self.mask, "ndim", None) == 2:
-            return self.mask.shape[1]
-        positions = self.others.get("position_ids")
-        if not counted or positions is None or positions.ndim != 2:
-            return None
-        first = positions[0, 0]
-        told = torch.arange(positions.shape[1], device=first.device) + first
-        return int(told[-1]) + 1 if torch.equal(told, positions[0].long()) else None
-
-    def behind(self, start: int) -> "Call":
-        """The same without the first ``start`` new columns."""
-        return replace(
-            self,
-            ids=None if self.ids is None else self.ids[:, start:],
-            embeds=None if self.embeds is None else self.embeds[:, start:],
-            others={name: value[..., start:] for name, value in self.others.items()},
-        )
-
-
 class Follower(Protocol):
-    """What is told of passes."""
+    """What follows the passes of a model."""
 
-    def before(self, call: Call) -> Call:
+    def before(self, call: PassArguments) -> PassArguments:
         """The model is about to run; returns what it is to be given."""
 
     def after(self, *, failed: bool) -> None:
         """It has run, or raised."""
 
 
-def watch(model: Any, cache: Follower) -> Callable[[], object]:
-    """Tell ``cache`` of every pass of ``model`` that it is given to; returns how to stop.
+def follow(model: Any, cache: Follower) -> Callable[[], object]:
+    """Call ``cache`` around every pass of ``model`` that it is given to; returns how to stop.
 
     The hooks know the cache weakly and go with it.
     """
@@ -98,12 +42,12 @@ def watch(model: Any, cache: Follower) -> Callable[[], object]:
         if args:
             args, kwargs = args[1:], kwargs | {"input_ids": args[0]}
         call = _read(module, kwargs)
-        return args, kwargs | _written(cache.before(call), kwargs)
+        return args, kwargs | _changed(cache.before(call), kwargs)
 
-    def after(_module: Any, _args: Any, *told: Any) -> None:
+    def after(_module: Any, _args: Any, *rest: Any) -> None:
         cache = known()
-        if cache is not None and len(told) == 2 and _cache_of(told[0]) is cache:
-            cache.after(failed=told[1] is None)  # torch gives none where the model raised
+        if cache is not None and len(rest) == 2 and _cache_of(rest[0]) is cache:
+            cache.after(failed=rest[1] is None)  # torch gives none where the model raised
 
     first = model.register_forward_pre_hook(before, with_kwargs=True)
     second = model.register_forward_hook(after, with_kwargs=True, always_call=True)
@@ -121,7 +65,7 @@ def _cache_of(kwargs: dict[str, Any]) -> Any:
     return kwargs.get("past_key_values") if found is None else found
 
 
-def _read(module: Any, kwargs: dict[str, Any]) -> Call:
+def _read(module: Any, kwargs: dict[str, Any]) -> PassArguments:
     ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
     given = embeds if ids is None else ids
     new = 0 if given is None else given.shape[1]
@@ -131,8 +75,7 @@ def _read(module: Any, kwargs: dict[str, Any]) -> Call:
         if isinstance(kwargs.get(name), torch.Tensor) and kwargs[name].shape[-1] == new
     }
     wanted = kwargs.get("logits_to_keep", 0)
-    config = module.config.get_text_config(decoder=True)
-    return Call(
+    return PassArguments(
         ids=ids,
         embeds=embeds,
         mask=kwargs.get("attention_mask"),
@@ -140,11 +83,11 @@ def _read(module: Any, kwargs: dict[str, Any]) -> Call:
         plain=not module.training
         and all(name in _TEXT for name, value in kwargs.items() if isinstance(value, torch.Tensor)),
         wanted=wanted if isinstance(wanted, int) else 0,
-        paged=config._attn_implementation == NAME,
+        paged=attention_of(module) == NAME_WITH_MASKS,
     )
 
 
-def _written(call: Call, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _changed(call: PassArguments, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments that have become others."""
     changed: dict[str, Any] = dict(call.others)
     if kwargs.get("input_ids") is not None:

@@ -7,66 +7,80 @@ holds nothing between two passes but where its pages are.
 from typing import Any
 
 import torch
-from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
+from torch.nn.functional import pad
+from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionLayer
 
 from octavo.errors import PlanError
-from octavo.integrations.transformers.pages import Component, StateTensors
-from octavo.integrations.transformers.rows import Pass, Rows
-from octavo.model.spec import Attention, Latent
+from octavo.integrations.transformers.attention import PagedLayer, paged_layers
+from octavo.integrations.transformers.columns import Columns
+from octavo.integrations.transformers.rows import BatchRows, Pass
+from octavo.model.spec import Latent
+from octavo.storage import Storage
 
-HANDLE = "_octavo_pages"
-"""Attribute of the keys that leads octavo's attention to a layer's pages."""
+STATES = ("recurrent", "conv")
+"""Components of a state."""
 
 
-class Handle:
-    """What the attention function needs of a layer in a pass.
+def layers_of(storage: Storage, rows: BatchRows) -> list[Any]:
+    """transformers' list of layers, one a layer of the model. O(layers)."""
+    plan = storage.plan
+    assert plan.spec is not None
+    states = {t.layer: t.group for t in plan.tensors if t.component in STATES}
+    paged = paged_layers(plan)
+    return [
+        _layer(storage, rows, paged.get(at), (at, states[at]) if at in states else None)
+        for at in range(len(plan.spec.layers))
+    ]
 
-    Attributes:
-        layer: whose pages. now: the pass.
-    """
 
-    __slots__ = ("layer", "now")
-
-    def __init__(self, layer: "TokenLayer", now: Pass) -> None:
-        self.layer, self.now = layer, now
+def _layer(
+    storage: Storage, rows: BatchRows, paged: PagedLayer | None, state: tuple[int, str] | None
+) -> Any:
+    if paged is None:
+        return DummyLayer() if state is None else StateLayer(storage, *state)
+    if state is None:
+        return TokenLayer(storage, rows, paged)
+    return MixedLayer(storage, rows, paged, *state)
 
 
 class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values, or latents, of every token in pages.
 
     Args:
+        storage: of a head-major plan.
         rows: who has which token.
-        kind: what is kept.
-        parts: its components: ``key`` and ``value``, or ``latent``.
+        paged: what is kept, and where.
     """
 
     is_croppable = True
 
-    def __init__(
-        self, rows: Rows, kind: Attention | Latent, parts: dict[str, Component], **rest: Any
-    ) -> None:
+    def __init__(self, storage: Storage, rows: BatchRows, paged: PagedLayer, **rest: Any) -> None:
         super().__init__(**rest)
-        self.rows, self.kind, self.parts = rows, kind, parts
+        self.rows, self.paged, kind = rows, paged, paged.kind
+        names = ("latent",) if isinstance(kind, Latent) else ("key", "value")
+        views = (storage.tensor(paged.layer, name) for name in names)
+        self.columns = [Columns(view, paged.group) for view in views]
         self.width = None if isinstance(kind, Latent) else kind.window or kind.chunk
         self.is_sliding = self.width is not None
         self.is_initialized = True
-
-    @property
-    def group(self) -> str:
-        """Whose page table it reads."""
-        return next(iter(self.parts.values())).group
 
     def lazy_initialization(self, *_states: torch.Tensor) -> None:
         """Nothing: the pages are there."""
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_rest: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *_args: Any,
+        kwargs: dict[str, Any] | None = None,
+        **_rest: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write a pass's keys and values; called by the model.
 
         Args:
             key_states: [B, kv_heads, q, k_dim]; of a latent layer [B, 1, q, rank].
             value_states: [B, kv_heads, q, v_dim]; of a latent layer [B, 1, q, rope].
+            kwargs: the attention function's keywords.
 
         Returns:
             What the model attends to, [B, kv_heads, L, dim] each; under octavo's own attention
@@ -75,39 +89,33 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         Raises:
             StepError: no pass is open. PlanError: another dtype, device or shape than planned.
         """
-        now = self.rows.open_pass()
+        now, kind = self.rows.open_pass(), self.paged.kind
         self._check(key_states, value_states, now)
-        if isinstance(self.kind, Latent):
-            row = self.parts["latent"]
-            row.write(now, torch.cat([key_states, value_states], dim=-1))
-            found = row.read(now, 0)
-            return found[..., : self.kind.rank], found[..., self.kind.rank :]
-        self.parts["key"].write(now, key_states)
-        self.parts["value"].write(now, value_states)
-        if now.work.get("attend") and self.kind.chunk is None:
-            setattr(key_states, HANDLE, Handle(self, now))
-            return key_states, value_states
+        now.paged.write(self.paged, key_states, value_states)
+        if isinstance(kind, Latent):
+            found = self.columns[0].read(now, 0)
+            return found[..., : kind.rank], found[..., kind.rank :]
+        if now.attends and kind.chunk is None:
+            return now.paged.hand_over(self.paged, key_states, kwargs), value_states
         first = self._first(now.past)
-        return self.parts["key"].read(now, first), self.parts["value"].read(now, first)
+        keys, values = (each.read(now, first) for each in self.columns)
+        return keys, values
 
     def _first(self, past: int) -> int:
         """First column the model is given: a window's passes see its last keys."""
         return 0 if self.width is None else max(0, past - self.width + 1)
 
     def _check(self, key: torch.Tensor, value: torch.Tensor, now: Pass) -> None:
-        names = ("rank", "rope") if isinstance(self.kind, Latent) else ("k_dim", "v_dim")
-        heads = 1 if isinstance(self.kind, Latent) else self.kind.kv_heads
-        part = next(iter(self.parts.values()))
-        for new, name in ((key, names[0]), (value, names[1])):
-            shape = (len(now.owner), heads, now.new, getattr(self.kind, name))
+        kind = self.paged.kind
+        if isinstance(kind, Latent):
+            heads, dims = 1, (kind.rank, kind.rope)
+        else:
+            heads, dims = kind.kv_heads, (kind.k_dim, kind.v_dim)
+        for new, dim in zip((key, value), dims, strict=True):
+            shape = len(now.owner), heads, now.new, dim
             if tuple(new.shape) != shape:
                 right = f"the cache has {shape} here: it was made for another model or batch"
                 raise PlanError("shape of keys or values", tuple(new.shape), right)
-            for what in ("dtype", "device"):
-                found, wanted = getattr(new, what), getattr(part.tensor, what)
-                if found != wanted:
-                    right = f"the cache has {wanted}; make one with for_model again"
-                    raise PlanError(what, str(found), right)
 
     def get_seq_length(self) -> int:
         """Columns computed, padding included."""
@@ -128,12 +136,19 @@ class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
     """Convolution and recurrent states of transformers' own kind, for the time of a pass.
 
     Args:
-        states: where they are kept between two passes.
+        storage: where they are kept between two passes.
+        layer: index in the model.
+        group: the states' group.
     """
 
-    def __init__(self, states: StateTensors, **rest: Any) -> None:
+    def __init__(self, storage: Storage, layer: int, group: str, **rest: Any) -> None:
         super().__init__(**rest)
-        self.states = states
+        self.storage, self.layer, self.group = storage, layer, group
+        self.dtypes = {
+            t.component: storage.tensor(layer, t.component).dtype
+            for t in storage.plan.tensors
+            if t.layer == layer and t.component in STATES
+        }
         self._recurrent_dtype: torch.dtype | None = None
 
     def load(self, now: Pass) -> None:
@@ -141,33 +156,30 @@ class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
         self._forget()
         if now.step is None or not now.past:
             return
-        view, tensors = now.step.group(self.states.group), self.states
-        source = view.source[:, tensors.part] * view.has_state  # without one: the null page, zeros
-        pages = torch.from_numpy((source[now.owner] * (now.owner >= 0)).astype("int64"))
-        if tensors.conv is not None:
-            conv = tensors.conv[pages.to(tensors.conv.device)]
-            self.update_conv_state(torch.nn.functional.pad(conv, (1, 0)))
-        if tensors.recurrent is not None:
-            state = tensors.recurrent[pages.to(tensors.recurrent.device)]
+        view = now.step.group(self.group)
+        pages, there = view.source[now.owner], view.has_state[now.owner] & (now.owner >= 0)
+        if "conv" in self.dtypes:
+            conv = self.storage.read_states(self.layer, "conv", pages, there)
+            self.update_conv_state(pad(conv, (1, 0)))
+        if "recurrent" in self.dtypes:
+            state = self.storage.read_states(self.layer, "recurrent", pages, there)
             self.update_recurrent_state(state.to(self._recurrent_dtype or state.dtype))
             self.has_previous_state[0] = True
 
     def save(self, now: Pass, cut: int = 0) -> None:
         """Put the states behind a pass, less its last ``cut`` columns, in their pages. O(bytes)."""
-        tensors = self.states
         if now.step is not None:
-            target = now.step.group(tensors.group).table[:, cut, tensors.part]
-            pages, rows = (torch.from_numpy(a.astype("int64")) for a in (target, now.leader))
-            for view, found in (
-                (tensors.conv, self.conv_states[0]),
-                (tensors.recurrent, self.recurrent_states[0]),
-            ):
-                if view is None or found is None:
-                    continue
-                kept = found[rows.to(found.device)].to(view.dtype)
-                view[pages.to(view.device)] = kept[..., 1:] if view is tensors.conv else kept
-            if self.recurrent_states[0] is not None:
-                self._recurrent_dtype = self.recurrent_states[0].dtype
+            target = now.step.group(self.group).table[:, cut]
+            found = {"conv": self.conv_states[0], "recurrent": self.recurrent_states[0]}
+            for component, dtype in self.dtypes.items():
+                states = found[component]
+                if states is not None:
+                    rows = torch.from_numpy(now.leader).to(states.device)
+                    kept = states[rows].to(dtype)
+                    kept = kept[..., 1:] if component == "conv" else kept
+                    self.storage.write_states(self.layer, component, kept, target)
+            if found["recurrent"] is not None:
+                self._recurrent_dtype = found["recurrent"].dtype
         self._forget()
 
     def _forget(self) -> None:
@@ -187,11 +199,7 @@ class MixedLayer(StateLayer, TokenLayer):
     """Attention beside a state in one layer."""
 
     def __init__(
-        self,
-        states: StateTensors,
-        rows: Rows,
-        kind: Attention | Latent,
-        parts: dict[str, Component],
+        self, storage: Storage, rows: BatchRows, paged: PagedLayer, layer: int, group: str
     ) -> None:
-        TokenLayer.__init__(self, rows, kind, parts)
-        StateLayer.__init__(self, states)
+        TokenLayer.__init__(self, storage, rows, paged)
+        StateLayer.__init__(self, storage, layer, group)

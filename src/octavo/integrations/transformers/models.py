@@ -6,7 +6,6 @@ Knows configs and plans; no tensors and no sequences.
 from typing import Any
 
 import octavo
-from octavo.engine.runner import length_bound_rope
 from octavo.errors import PlanError, UnsupportedModel
 from octavo.model.spec import Attention, Latent, ModelSpec, Shared, State
 from octavo.planner.plan import Plan
@@ -67,3 +66,20 @@ def shares(model: Any, plan: Plan) -> bool:
     config = model.config.get_text_config(decoder=True)
     bound = length_bound_rope(config, plan.max_length or plan.tokens)
     return plan.spec is not None and plan.spec.depth is None and bound is None
+
+
+def length_bound_rope(config: Any, longest: int) -> str | None:
+    """Why position codes of rows up to ``longest`` tokens depend on the longest of a pass, or None.
+
+    Such codes would make a row's result depend on others. O(kinds of layers).
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = rope.values() if all(isinstance(v, dict) for v in rope.values()) else (rope,)
+    for kind in kinds:
+        native = kind.get("original_max_position_embeddings")
+        if kind.get("rope_type") not in ("dynamic", "longrope"):
+            continue
+        if native is None or longest > native:
+            why = f"{kind['rope_type']} positions change with length beyond {native}"
+            return f"{why}; plan with max_length={native} or less"
+    return None

@@ -23,36 +23,36 @@ Index = NDArray[np.int64]
 
 NAMELESS = 2**30
 """First of as many ids that stand for tokens nobody may find: beyond every vocabulary."""
-OTHER_IDS = "these are not the ids that prompt() was told; call it again with them"
+OTHER_IDS = "these are not the ids that prompt() was given; call it again with them"
 
 
 @dataclass(eq=False)
 class Pass:
-    """One forward pass of the model, as a step of octavo.
+    """One forward pass of the model, as a step of the sequences in its rows.
 
     Attributes:
-        step: of the sequences that have new tokens; None: none has.
-        sequences: its sequences, each once.
-        owner: int64[B], which of them each row reads; -1: a row of padding so far.
-        leader: int64[sequences], the first row that reads each.
+        step: its rows are the sequences; None: none has a new token.
+        owner: int64[B], the step's row that each row of the batch reads; -1: padding so far.
+        leader: int64[n], the first row of the batch that reads each row of the step.
         real: bool[B, L], columns that are tokens, those of this pass included.
         past: columns before this pass.
-        taken: int64[T], which of the B * (L - past) new columns each token of the step is.
-        page_size: tokens a page holds.
-        work: what others compute of it once for all layers.
+        places: int64[T], which of the B * (L - past) new columns each token of the step is.
+        paged: the same as the layers write and read it; set by the cache.
+        attends: whether the model attends by octavo's own attention.
+        indices: where columns lie, by shape of a layer; for `Columns`.
         done: whether the model has run.
         thread: that runs it.
     """
 
     step: Step | None
-    sequences: list[Sequence]
     owner: Index
     leader: Index
     real: Bools
     past: int
-    taken: Index
-    page_size: int
-    work: dict[Any, Any] = field(default_factory=dict)
+    places: Index
+    paged: Any = None
+    attends: bool = False
+    indices: dict[Any, Any] = field(default_factory=dict)
     done: bool = False
     thread: int = field(default_factory=get_ident)
 
@@ -62,12 +62,20 @@ class Pass:
         return int(self.real.shape[1]) - self.past
 
     @property
+    def source(self) -> Index | None:
+        """int64[B], the row whose output each row takes, that of its leader; None: its own."""
+        rows = np.arange(len(self.owner))
+        found = rows.copy()
+        found[self.owner >= 0] = self.leader[self.owner[self.owner >= 0]]
+        return None if np.array_equal(found, rows) else found
+
+    @property
     def positions(self) -> Index:
         """int64[B, L], which token of its row each column is; meaningless at padding. O(B L)."""
         return self.real.cumsum(axis=1, dtype=np.int64) - 1
 
 
-class Rows:
+class BatchRows:
     """Sequences of a batch, from a prompt to the next one.
 
     Args:
@@ -77,20 +85,21 @@ class Rows:
 
     Attributes:
         cache: as given.
+        batch: the sequences, each once.
         sequences: of each row, None while it is padding alone; equal rows have the same one.
         real: bool[B, length], columns that are tokens.
         now: the pass that is open.
-        waits: whether a pass stays open behind the model, for `crop` to take drafts back.
         known: whether the rows are found again by their ids.
         lost: whether a pass that failed took the rows along, and none were begun since.
     """
 
     def __init__(self, cache: Cache, *, shares: bool, resumes: bool) -> None:
         self.cache, self.shares, self.resumes = cache, shares, resumes
+        self.batch = cache.batch()
         self.sequences: list[Sequence | None] = []
         self.real: Bools = np.ones((0, 0), np.bool_)
         self.now: Pass | None = None
-        self.waits = self.lost = False
+        self.lost = False
         self.known, self._nameless = shares, 0
         self._stateful = any(g.lifetime.form == "state" for g in cache.plan.groups.values())
 
@@ -117,7 +126,7 @@ class Rows:
         self.settle()
         self.lost = False
         if ids is not None and self.length < ids.shape[1] and self.begins(ids, real):
-            self._forget_told()
+            self._forget_unused()
             return
         self.release()
         self.known = self.shares and ids is not None
@@ -139,34 +148,38 @@ class Rows:
             for seq, row, had in zip(self.sequences, ids, self.real, strict=True)
         )
 
-    def _forget_told(self) -> None:
-        """Ids that were told and not computed are not known any more."""
-        for sequence in {s for s in self.sequences if s is not None}:
+    def _forget_unused(self) -> None:
+        """Ids that were given and not computed are not known any more."""
+        for sequence in self.batch:
             if sequence.length > sequence.computed:
                 self.cache.truncate(sequence, sequence.computed)
 
     def _admit(self, ids: Index | None, real: Bools) -> None:
         self._check_room(len(real))
         prompts = [self._ids(ids, row, mask) for row, mask in enumerate(real)]
-        self.sequences = self._sequences(prompts, reuse=self.resumes)
-        starts = [self._start(*pair) for pair in zip(self.sequences, real, strict=True)]
-        start = min(starts)
-        if self._stateful and len(set(starts)) > 1:
+        self._enter_all(prompts, reuse=self.resumes)
+        starts = list(map(self._start, self.sequences, real))
+        if self._stateful and len(set(starts)) > 1:  # states are of one column for all rows
             self.release()
-            self.sequences, start = self._sequences(prompts, reuse=False), 0
-        self.real = real[:, :start].copy()
+            self._enter_all(prompts, reuse=False)
+            starts = [0]
+        self.real = real[:, : min(starts)].copy()
 
-    def _sequences(self, prompts: list[Index], *, reuse: bool) -> list[Sequence | None]:
+    def _enter_all(self, prompts: list[Index], *, reuse: bool) -> None:
         """A sequence for each prompt, the same for equal ones; none for padding alone."""
-        made: dict[bytes, Sequence] = {}
-        for ids in prompts:
-            if ids.size and ids.tobytes() not in made:
-                self.sequences.append(self._enter(ids, reuse=reuse))
-                made[ids.tobytes()] = self.sequences[-1]  # type: ignore[assignment]
-        return [made.get(ids.tobytes()) for ids in prompts]
+        different = {ids.tobytes(): ids for ids in prompts if ids.size}
+        made = {key: self._enter(ids, reuse=reuse) for key, ids in different.items()}
+        self.sequences = [made.get(ids.tobytes()) for ids in prompts]
 
     def _enter(self, ids: Index, *, reuse: bool) -> Sequence:
-        return self.cache.admit(ids, reuse=reuse and self.known)
+        sequence = self.cache.admit(ids, reuse=reuse and self.known)
+        self.batch.add(sequence)
+        return sequence
+
+    def _fork(self, sequence: Sequence) -> Sequence:
+        (child,) = self.cache.fork(sequence)
+        self.batch.add(child)
+        return child
 
     def _ids(self, ids: Index | None, row: int, mask: Bools) -> Index:
         """A row's new ids; where they tell nothing, ids that nobody else has."""
@@ -232,7 +245,7 @@ class Rows:
         """
         try:
             if ids is None and self.known:
-                self._forget_told()
+                self._forget_unused()
                 self.known = False
             self.now = self._open(ids, real)
         except BaseException:
@@ -241,30 +254,22 @@ class Rows:
         return self.now
 
     def _open(self, ids: Index | None, real: Bools) -> Pass:
-        before, past = self.real.sum(axis=1), self.length
+        before = self.real.sum(axis=1).tolist()
         news = [self._ids(ids, row, mask) for row, mask in enumerate(real)]
         self._part(news)
-        counts: dict[Sequence, int] = {}
-        leader: dict[Sequence, int] = {}
-        for row, (sequence, start, new) in enumerate(
-            zip(self.sequences, before.tolist(), news, strict=True)
-        ):
-            if sequence is not None and sequence not in counts:
-                counts[sequence] = self._tell(sequence, start, new)
-                leader[sequence] = row
-        order = {sequence: number for number, sequence in enumerate(counts)}
-        owner = np.array([-1 if s is None else order[s] for s in self.sequences], np.int64)
-        taken = [self._columns(real, leader[s], count) for s, count in counts.items()]
-        step = self._extend(counts)
+        owner = np.array([-1 if s is None else self.batch.row(s) for s in self.sequences], np.int64)
+        found, first = np.unique(owner, return_index=True)
+        leader = first[found >= 0]
+        pairs = list(zip(self.batch, leader.tolist(), strict=True))
+        counts = [self._learn(sequence, before[row], news[row]) for sequence, row in pairs]
+        places = [self._places(real, row, n) for (_, row), n in zip(pairs, counts, strict=True)]
         return Pass(
-            step,
-            list(counts),
+            self.cache.extend(self.batch, counts) if any(counts) else None,
             owner,
-            np.array([*leader.values()], np.int64),
+            leader,
             np.concatenate([self.real, real], axis=1),
-            past,
-            np.concatenate(taken) if taken else np.zeros(0, np.int64),
-            self.cache.plan.page_size,
+            self.length,
+            np.concatenate([np.zeros(0, np.int64), *places]),
         )
 
     def _part(self, news: list[Index]) -> None:
@@ -279,15 +284,15 @@ class Rows:
                 if sequence is None:
                     seen[key] = self._enter(new, reuse=False)
                 else:
-                    seen[key] = self.cache.fork(sequence)[0] if sequence in taken else sequence
+                    seen[key] = self._fork(sequence) if sequence in taken else sequence
                     taken.add(sequence)
             self.sequences[row] = seen[key]
 
-    def _tell(self, sequence: Sequence, start: int, new: Index) -> int:
+    def _learn(self, sequence: Sequence, start: int, new: Index) -> int:
         """Let ``sequence`` know its new ids from position ``start`` on; how many it computes."""
         known = sequence.length - start
-        told = sequence.tokens()[start:][: new.size] if known > 0 and self.known else new[:0]
-        if not np.array_equal(told, new[: told.size]):
+        given = sequence.tokens()[start:][: new.size] if known > 0 and self.known else new[:0]
+        if not np.array_equal(given, new[: given.size]):
             raise StepError(OTHER_IDS)
         if known < new.size:
             self.cache.learn(sequence, new[known:])
@@ -298,15 +303,10 @@ class Rows:
         return count
 
     @staticmethod
-    def _columns(real: Bools, row: int, count: int) -> Index:
+    def _places(real: Bools, row: int, count: int) -> Index:
         """The last ``count`` tokens among the new columns of ``row``, counted over the batch."""
-        columns: Index = np.flatnonzero(real[row]) + row * real.shape[1]
-        return columns[columns.size - count :]
-
-    def _extend(self, counts: dict[Sequence, int]) -> Step | None:
-        if not any(counts.values()):
-            return None
-        return self.cache.extend(list(counts), list(counts.values()))
+        places: Index = np.flatnonzero(real[row]) + row * real.shape[1]
+        return places[places.size - count :]
 
     def end(self, cut: int = 0) -> None:
         """Close the pass: what it computed counts, but for its last ``cut`` columns. O(rows)."""
@@ -316,10 +316,10 @@ class Rows:
         if now.step is not None:
             gone = now.real[now.leader, length:].sum(axis=1)
             kept = np.maximum(now.step.counts - gone, 0)
-            self.cache.commit(now.step, kept=kept.tolist() if cut else None)
+            self.cache.commit(now.step, kept=kept if cut else None)
         self.now, self.real = None, now.real[:, :length]
-        for sequence in now.sequences if cut else ():
-            self.cache.truncate(sequence, sequence.computed)
+        if cut:
+            self._forget_unused()
 
     def settle(self) -> None:
         """Close a pass that still waits for `crop`; one whose model failed takes the rows along.
@@ -390,15 +390,24 @@ class Rows:
         for at in index.tolist():
             check_int("row", at, 0, len(self.sequences) - 1)
         chosen = [self.sequences[at] for at in index.tolist()]
-        for sequence in {s for s in self.sequences if s is not None} - set(chosen):
-            self.cache.release(sequence)
+        for sequence in set(self.batch) - set(chosen):
+            self._leave(sequence)
         self.sequences, self.real = chosen, self.real[index]
 
     def release(self) -> None:
         """Let all rows go; pages that are published stay to be found again. O(pages)."""
-        for step in reversed(list(self.cache._open)):  # none but this pass's, unless it was cut off
-            self.cache.abort(step)
-        for sequence in {s for s in self.sequences if s is not None}:
-            self.cache.release(sequence)
+        abort_open_steps(self.cache)
+        for sequence in self.batch:
+            self._leave(sequence)
         self.sequences, self.now = [], None
         self.real = np.ones((0, 0), np.bool_)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.batch.remove(sequence)
+        self.cache.release(sequence)
+
+
+def abort_open_steps(cache: Cache) -> None:
+    """Undo every open step: the pass's own, and one that an interrupt left behind. O(rows)."""
+    for step in reversed(list(cache._open)):  # the cache shows its open steps nowhere else
+        cache.abort(step)
