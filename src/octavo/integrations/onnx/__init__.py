@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from octavo.integrations.onnx.decoder import Decoder
-    from octavo.integrations.onnx.exporting import export_attention, export_decoder
+    from octavo.integrations.onnx.export import export_attention, export_decoder
     from octavo.integrations.onnx.session import PagedSession
 
 __all__ = ["Decoder", "PagedSession", "export_attention", "export_decoder"]
@@ -19,8 +19,8 @@ __all__ = ["Decoder", "PagedSession", "export_attention", "export_decoder"]
 _HOMES = {
     "Decoder": "decoder",
     "PagedSession": "session",
-    "export_attention": "exporting",
-    "export_decoder": "exporting",
+    "export_attention": "export",
+    "export_decoder": "export",
 }
 
 

@@ -85,7 +85,7 @@ class Decoder:
             raise UnsupportedModel(repr(kind), "exported layers have no indexer")
         check_int("nope_dim", self.nope_dim, 1, None, "a latent kind needs it")
         check_int("v_dim", self.v_dim, 1, None, "a latent kind needs it")
-        check_int("rope", kind.rope, 16, None, "positions are told by it alone")
+        check_int("rope", kind.rope, 16, None, "it alone says positions")
         LatentGeometry(kind.rank + kind.rope, kind.rope, kind.rank, kind.rank, 16).validate()
 
     @property

@@ -101,7 +101,7 @@ class Graph:
         return name
 
     def note(self, key: str, value: str) -> None:
-        """What the nodes do not tell: an entry of the model's ``metadata_props``."""
+        """What the nodes do not say: an entry of the model's ``metadata_props``."""
         self._notes[key] = value
 
     def wide(self, name: str) -> str:

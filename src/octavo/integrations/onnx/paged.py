@@ -5,9 +5,9 @@ Source of its inputs and attributes: ONNX Runtime 1.32, docs/ContribOperators.md
 
 from typing import Any
 
+from octavo.integrations.onnx.caches import cache_names, output_names
 from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.graph import Graph
-from octavo.integrations.onnx.names import cache_names, output_names
 from octavo.model.spec import Attention, Latent
 
 

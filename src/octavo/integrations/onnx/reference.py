@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from octavo.integrations.onnx.caches import Arrays
-from octavo.integrations.onnx.names import output_of
+from octavo.integrations.onnx.caches import Arrays, output_of
 from octavo.integrations.onnx.op.operator import paged_attention_op
 
 

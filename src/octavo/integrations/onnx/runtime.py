@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from octavo.errors import UnsupportedModel
-from octavo.integrations.onnx.caches import Arrays
-from octavo.integrations.onnx.names import output_of
+from octavo.integrations.onnx.caches import Arrays, output_of
 
 
 class RuntimeRunner:

@@ -10,15 +10,18 @@ from octavo import index
 from octavo.cache.step import Step
 from octavo.errors import CapacityError, LengthError, PlanError, StepError, TokenError
 from octavo.integrations.onnx.caches import Arrays, Caches
-from octavo.integrations.onnx.graph import ELEMENT_TYPES
-from octavo.integrations.onnx.names import output_of
-from octavo.integrations.onnx.windows import check_window
+from octavo.integrations.onnx.contract import (
+    check_window,
+    read_inputs,
+    rotary_positions,
+    vocabulary,
+)
 from octavo.planner.plan import Plan
 
 Runtime = Literal["onnxruntime", "reference"]
 
 
-class Runner(Protocol):
+class GraphRunner(Protocol):
     """What runs a graph."""
 
     def run(self, feeds: Arrays, caches: Arrays) -> NDArray[Any]:
@@ -55,9 +58,9 @@ class PagedSession:
         self, model: onnx.ModelProto, plan: Plan, *, runtime: Runtime = "onnxruntime"
     ) -> None:
         self.plan, self._pages = plan, Caches(plan)
-        self._inputs = _read_inputs(model, self.caches)
+        self._inputs = read_inputs(model, self.caches)
         check_window(model, plan)
-        self._vocab, self._positions = _vocab(model), _positions(model)
+        self._vocab, self._positions = vocabulary(model), rotary_positions(model)
         self._runner = _start(runtime, model)
 
     @property
@@ -124,7 +127,7 @@ def _check_open(step: Step) -> None:
         raise StepError(f"rows of this step, {gone}, {why}")
 
 
-def _start(runtime: str, model: onnx.ModelProto) -> Runner:
+def _start(runtime: str, model: onnx.ModelProto) -> GraphRunner:
     if runtime == "onnxruntime":
         from octavo.integrations.onnx.runtime import RuntimeRunner
 
@@ -134,56 +137,3 @@ def _start(runtime: str, model: onnx.ModelProto) -> Runner:
 
         return ReferenceRunner(model)
     raise PlanError("runtime", runtime, "it must be 'onnxruntime' or 'reference'")
-
-
-def _read_inputs(model: onnx.ModelProto, caches: Arrays) -> list[str]:
-    """Names of the inputs that are no caches; those that are must be the plan's."""
-    if not isinstance(model, onnx.ModelProto):
-        raise PlanError("model", type(model).__name__, "it must be an onnx.ModelProto")
-    inputs = {value.name: value.type.tensor_type for value in model.graph.input}
-    outputs = {value.name for value in model.graph.output}
-    known = (*index.Onnxruntime._fields, "input_ids")
-    for name in inputs:
-        if name not in known and name not in caches:
-            right = f"the plan has {', '.join(caches)}, and a step {', '.join(known)}"
-            raise PlanError("input of the graph", name, right)
-    for name, array in caches.items():
-        if name not in inputs:
-            raise PlanError("inputs of the graph", list(inputs), f"the plan's {name} is missing")
-        _check_cache(name, inputs[name], array)
-    for name in ("logits", *map(output_of, caches)):
-        if name not in outputs:
-            raise PlanError("outputs of the graph", sorted(outputs), f"{name} is missing")
-    return [name for name in inputs if name not in caches]
-
-
-def _check_cache(name: str, found: onnx.TypeProto.Tensor, array: NDArray[Any]) -> None:
-    element = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    if found.elem_type != element:
-        right = f"the plan's is {_dtype_name(element)}"
-        raise PlanError(f"dtype of {name}", _dtype_name(found.elem_type), right)
-    shape = tuple(dim.dim_value or dim.dim_param for dim in found.shape.dim)
-    pairs = zip(shape, array.shape, strict=False)
-    fits = all(isinstance(has, str) or has == wanted for has, wanted in pairs)
-    if len(shape) != array.ndim or not fits:
-        raise PlanError(f"shape of {name}", shape, f"the plan's is {array.shape}")
-
-
-def _dtype_name(element: int) -> str:
-    """ONNX's element type in octavo's words; one that octavo has not, in NumPy's."""
-    for name, known in ELEMENT_TYPES.items():
-        if known == element:
-            return name
-    return str(onnx.helper.tensor_dtype_to_np_dtype(element))
-
-
-def _vocab(model: onnx.ModelProto) -> int:
-    """Token ids the graph knows: the last axis of its logits; any int32 where it has no size."""
-    found = next(value for value in model.graph.output if value.name == "logits")
-    return int(found.type.tensor_type.shape.dim[-1].dim_value) or 2**31
-
-
-def _positions(model: onnx.ModelProto) -> int | None:
-    """Rows of the rotary tables; None: the graph has none by octavo's name."""
-    tables = (value for value in model.graph.initializer if value.name == "cos_cache")
-    return next((int(table.dims[0]) for table in tables), None)

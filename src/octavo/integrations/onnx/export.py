@@ -7,10 +7,10 @@ from typing import Literal
 import onnx
 
 from octavo.errors import PlanError
+from octavo.integrations.onnx.caches import INDICES
 from octavo.integrations.onnx.decoder import Decoder, Weights
 from octavo.integrations.onnx.graph import Graph
 from octavo.integrations.onnx.layers import Attend, Layers
-from octavo.integrations.onnx.names import INDICES
 from octavo.integrations.onnx.paged import PagedNodes
 from octavo.integrations.onnx.standard import StandardNodes
 from octavo.model.spec import Latent
