@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from octavo.checks import check_int
-from octavo.errors import LengthError, TokenError
+from octavo.errors import LengthError, TokenError, UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,28 @@ class PassArguments:
         else:
             return False
         return bool(np.array_equal(np.broadcast_to(found, real.shape)[real], index[real]))
+
+    def check_paged(self, past: Any, *, windows: bool) -> None:
+        """Refuse masks that octavo's attention, which counts tokens, would not honour.
+
+        Args:
+            past: bool[B, L], which of the columns before are tokens.
+            windows: whether a layer sees a window.
+
+        Raises:
+            UnsupportedModel: the mask hides more than padding, or padding stands where it may not.
+        """
+        if not is_plain(self.mask, past):
+            why = "octavo's attention takes masks of 2 axes that hide padding alone"
+            raise UnsupportedModel("attention mask", why)
+        real = self.real
+        behind = ~real[:, -1] & (real.any(axis=1) | past.any(axis=1))
+        if behind.any():
+            why = "the model's answer is one to padding, which octavo's attention does not compute"
+            raise UnsupportedModel("padding on the right", f"{why}; pad on the left")
+        if windows and (real[:, :-1] & ~real[:, 1:]).any():
+            why = "octavo's attention takes windows with padding on the left only"
+            raise UnsupportedModel("padding on the right", why)
 
 
 def ids_of(ids: torch.Tensor | None) -> Any:

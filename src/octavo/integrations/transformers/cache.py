@@ -23,7 +23,6 @@ from octavo.integrations.transformers.arguments import (
     check_prompt,
     count_of,
     ids_of,
-    is_plain,
     real_of,
 )
 from octavo.integrations.transformers.attention import (
@@ -35,7 +34,8 @@ from octavo.integrations.transformers.attention import (
 from octavo.integrations.transformers.hooks import follow
 from octavo.integrations.transformers.layers import StateLayer, TokenLayer, layers_of
 from octavo.integrations.transformers.models import forgets, plan_for, shares
-from octavo.integrations.transformers.rows import OTHER_IDS, BatchRows, Pass
+from octavo.integrations.transformers.passes import Pass
+from octavo.integrations.transformers.rows import OTHER_IDS, BatchRows
 from octavo.planner.plan import Plan
 from octavo.storage import Storage
 
@@ -61,7 +61,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     what can be found again, ``forget()`` drops that too; ``close()`` stops following the model.
 
     Attributes:
-        pages: the `octavo.Cache` that owns the pages; its ``stats()`` tell of use and hits.
+        pages: the `octavo.Cache` that owns the pages; its ``stats()`` count use and hits.
         storage: the tensors, exactly the planned bytes.
         plan: of the memory.
     """
@@ -310,7 +310,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         """Open a pass for what the model is given; what is there already is cut off it.
 
         Raises:
-            LengthError: the mask or the positions tell of other columns than are there.
+            LengthError: the mask or the positions are of other columns than are there.
             StepError: ids or positions other than `prompt` was given; see also `BatchRows.begin`.
         """
         self._rows.settle()
@@ -334,11 +334,9 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     def _open(self, call: PassArguments, ids: Any, real: Any) -> None:
         if call.paged:
-            self._check_mask(call.mask, real)
+            call.check_paged(self._rows.real, windows=any(self.is_sliding))
         now = self._rows.begin(ids, real)
-        whole = np.array_equal(now.places, np.arange(real.size))
-        places = None if whole else now.places
-        now.paged = PagedPass(self.storage, now.step, real.shape, places, now.source)
+        now.paged = PagedPass(self.storage, now.step, real.shape, now.places, now.source)
         now.attends = call.paged
         if now.step is not None:
             self.storage.apply(now.step.copies)
@@ -358,20 +356,6 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             why = f"columns before the {new} new ids: attention_mask or position_ids say so"
             raise LengthError("computed", had, total - new, total - new, why)
         return 0
-
-    def _check_mask(self, mask: torch.Tensor | None, real: Any) -> None:
-        """Refuse masks that octavo's attention, which counts tokens, would not honour."""
-        past = self._rows.real
-        if not is_plain(mask, past):
-            why = "octavo's attention takes masks of 2 axes that hide padding alone"
-            raise UnsupportedModel("attention mask", why)
-        behind = ~real[:, -1] & (real.any(axis=1) | past.any(axis=1))
-        if behind.any():
-            why = "the model's answer is one to padding, which octavo's attention does not compute"
-            raise UnsupportedModel("padding on the right", f"{why}; pad on the left")
-        if any(self.is_sliding) and (real[:, :-1] & ~real[:, 1:]).any():
-            why = "octavo's attention takes windows with padding on the left only"
-            raise UnsupportedModel("padding on the right", why)
 
     def _meet(self, call: PassArguments, ids: Any) -> None:
         """A call's first pass shows its prompt: see what of it is there."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from octavo.integrations.transformers.rows import Pass
+from octavo.integrations.transformers.passes import Pass
 
 Index = NDArray[np.int64]
 

@@ -13,7 +13,8 @@ from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentio
 from octavo.errors import PlanError
 from octavo.integrations.transformers.attention import PagedLayer, paged_layers
 from octavo.integrations.transformers.columns import Columns
-from octavo.integrations.transformers.rows import BatchRows, Pass
+from octavo.integrations.transformers.passes import Pass
+from octavo.integrations.transformers.rows import BatchRows
 from octavo.model.spec import Latent
 from octavo.storage import Storage
 

@@ -5,74 +5,20 @@ sequences: real tokens only, however long. Padding is in no page. Rows that are 
 sequence until they differ; then they are forked. Knows ids and masks; no tensors and no models.
 """
 
-from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from octavo.cache.cache import Cache
 from octavo.cache.sequence import Sequence
-from octavo.cache.step import Step
 from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
-
-Bools = NDArray[np.bool_]
-Index = NDArray[np.int64]
+from octavo.integrations.transformers.passes import Bools, Index, Pass
 
 NAMELESS = 2**30
 """First of as many ids that stand for tokens nobody may find: beyond every vocabulary."""
 OTHER_IDS = "these are not the ids that prompt() was given; call it again with them"
-
-
-@dataclass(eq=False)
-class Pass:
-    """One forward pass of the model, as a step of the sequences in its rows.
-
-    Attributes:
-        step: its rows are the sequences; None: none has a new token.
-        owner: int64[B], the step's row that each row of the batch reads; -1: padding so far.
-        leader: int64[n], the first row of the batch that reads each row of the step.
-        real: bool[B, L], columns that are tokens, those of this pass included.
-        past: columns before this pass.
-        places: int64[T], which of the B * (L - past) new columns each token of the step is.
-        paged: the same as the layers write and read it; set by the cache.
-        attends: whether the model attends by octavo's own attention.
-        indices: where columns lie, by shape of a layer; for `Columns`.
-        done: whether the model has run.
-        thread: that runs it.
-    """
-
-    step: Step | None
-    owner: Index
-    leader: Index
-    real: Bools
-    past: int
-    places: Index
-    paged: Any = None
-    attends: bool = False
-    indices: dict[Any, Any] = field(default_factory=dict)
-    done: bool = False
-    thread: int = field(default_factory=get_ident)
-
-    @property
-    def new(self) -> int:
-        """Columns of this pass."""
-        return int(self.real.shape[1]) - self.past
-
-    @property
-    def source(self) -> Index | None:
-        """int64[B], the row whose output each row takes, that of its leader; None: its own."""
-        rows = np.arange(len(self.owner))
-        found = rows.copy()
-        found[self.owner >= 0] = self.leader[self.owner[self.owner >= 0]]
-        return None if np.array_equal(found, rows) else found
-
-    @property
-    def positions(self) -> Index:
-        """int64[B, L], which token of its row each column is; meaningless at padding. O(B L)."""
-        return self.real.cumsum(axis=1, dtype=np.int64) - 1
 
 
 class BatchRows:
@@ -182,7 +128,7 @@ class BatchRows:
         return child
 
     def _ids(self, ids: Index | None, row: int, mask: Bools) -> Index:
-        """A row's new ids; where they tell nothing, ids that nobody else has."""
+        """A row's new ids; where they say nothing, ids that nobody else has."""
         if ids is not None and self.known:
             own: Index = ids[row][mask]
             return own
@@ -262,14 +208,15 @@ class BatchRows:
         leader = first[found >= 0]
         pairs = list(zip(self.batch, leader.tolist(), strict=True))
         counts = [self._learn(sequence, before[row], news[row]) for sequence, row in pairs]
-        places = [self._places(real, row, n) for (_, row), n in zip(pairs, counts, strict=True)]
+        parts = [self._places(real, row, n) for (_, row), n in zip(pairs, counts, strict=True)]
+        places = np.concatenate([np.zeros(0, np.int64), *parts])
         return Pass(
             self.cache.extend(self.batch, counts) if any(counts) else None,
             owner,
             leader,
             np.concatenate([self.real, real], axis=1),
             self.length,
-            np.concatenate([np.zeros(0, np.int64), *places]),
+            None if np.array_equal(places, np.arange(real.size)) else places,
         )
 
     def _part(self, news: list[Index]) -> None:
