@@ -84,7 +84,9 @@ def test_f08_a_row_that_goes_on_takes_no_page_from_its_forks():
     (child,) = cache.pages.fork(ahead)
     cache.pages.learn(ahead, range(3, 23))
     cache.pages.commit(cache.pages.extend(ahead, 20))
+    cache._rows.batch.remove(ahead)
     cache.pages.release(ahead)
+    cache._rows.batch.add(child)
     cache._rows.sequences = [child]
     cache._rows.real = cache._rows.real[:1]
     turn = ids_of(1, 1, seed=9)
