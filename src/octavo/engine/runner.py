@@ -20,8 +20,8 @@ from octavo.integrations.transformers.attention import (
     paged_layers,
     takes_attention,
 )
-from octavo.integrations.transformers.models import length_bound_rope
-from octavo.model.spec import Attention, ModelSpec
+from octavo.integrations.transformers.models import length_bound_rope, spec_of
+from octavo.model.spec import Attention
 from octavo.planner.request import Plan
 from octavo.storage import Storage
 
@@ -126,6 +126,7 @@ class Runner:
         Cost: one forward pass of T tokens; attention over each row's context, never the pool.
         """
         self._take()
+        self.storage.apply(step.copies)
         self._writer.now = PagedPass(self.storage, step, (1, step.input_ids.size))
         last = torch.from_numpy(step.last[step.wants_token])
         found = self.model(
@@ -160,9 +161,7 @@ def check_servable(model: Any, plan: Plan) -> None:
     Raises:
         UnknownArchitecture, UnsupportedModel, PlanError: see Runner.
     """
-    if not hasattr(getattr(model, "config", None), "to_dict"):
-        raise UnsupportedModel("model", "it must be a causal language model of transformers")
-    spec = ModelSpec.from_config(model.config.to_dict())
+    spec = spec_of(model)
     kinds = {
         type(kind).__name__ for kind in spec.layers if not isinstance(kind, cast("Any", Attention))
     }

@@ -16,7 +16,7 @@ from octavo.integrations.transformers.passes import Pass
 Index = NDArray[np.int64]
 
 
-class Columns:
+class ColumnReader:
     """One component of one layer that keeps tokens, read by column.
 
     A page need not begin at a multiple of ``dim`` elements, so a token is ``dim / unit`` rows.

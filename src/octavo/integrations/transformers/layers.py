@@ -12,7 +12,7 @@ from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentio
 
 from octavo.errors import PlanError
 from octavo.integrations.transformers.attention import PagedLayer, paged_layers
-from octavo.integrations.transformers.columns import Columns
+from octavo.integrations.transformers.columns import ColumnReader
 from octavo.integrations.transformers.passes import Pass
 from octavo.integrations.transformers.rows import BatchRows
 from octavo.model.spec import Latent
@@ -60,7 +60,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         self.rows, self.paged, kind = rows, paged, paged.kind
         names = ("latent",) if isinstance(kind, Latent) else ("key", "value")
         views = (storage.tensor(paged.layer, name) for name in names)
-        self.columns = [Columns(view, paged.group) for view in views]
+        self.columns = [ColumnReader(view, paged.group) for view in views]
         self.width = None if isinstance(kind, Latent) else kind.window or kind.chunk
         self.is_sliding = self.width is not None
         self.is_initialized = True

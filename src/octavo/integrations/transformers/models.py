@@ -14,17 +14,26 @@ FORGETFUL = ("mamba", "falcon_mamba", "jamba", "zamba")
 """Families of Mamba 1: several tokens on a used cache start again from no state in transformers."""
 
 
-def read_model(model: Any) -> ModelSpec:
-    """What the layers of ``model`` keep. O(layers).
+def spec_of(model: Any) -> ModelSpec:
+    """What the layers of a decoder of transformers keep. O(layers).
 
     Raises:
         UnknownArchitecture: octavo cannot read the model's config.
-        UnsupportedModel: it is no decoder of transformers, or keeps what the drop-in has no pages
-            for: the keys of an indexer, cross attention, nothing a token.
+        UnsupportedModel: it is no such decoder.
     """
     if not hasattr(getattr(model, "config", None), "get_text_config"):
         raise UnsupportedModel("model", "it must be a causal language model of transformers")
-    spec = ModelSpec.from_config(model.config.to_dict())
+    return ModelSpec.from_config(model.config.to_dict())
+
+
+def read_model(model: Any) -> ModelSpec:
+    """The same of a model that the drop-in has pages for. O(layers).
+
+    Raises:
+        UnknownArchitecture, UnsupportedModel: as `spec_of`, or it keeps the keys of an indexer,
+            cross attention, or nothing of a token.
+    """
+    spec = spec_of(model)
     for _, kind in spec.kinds():
         if isinstance(kind, Latent) and kind.indexer:
             raise UnsupportedModel(spec.name, "the keys of its indexer have no pages here")

@@ -30,7 +30,7 @@ class Pass:
             all of them, one after another.
         paged: the same as the layers write and read it; set by the cache.
         attends: whether the model attends by octavo's own attention.
-        indices: where columns lie, by shape of a layer; for `Columns`.
+        indices: where columns lie, by shape of a layer; for `ColumnReader`.
         done: whether the model has run.
         thread: that runs it.
     """
