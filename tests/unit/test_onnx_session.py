@@ -247,20 +247,26 @@ def test_position_beyond_the_tables(model):
 
 
 def test_step_of_another_cache(model):
-    """Pages the plan has not are refused."""
-    session, _, step = opened(model)
-    step.group().table[0, 1] = session.plan.num_pages
+    """Pages the plan has not are refused: those of a cache with more of them."""
+    plan = planned()
+    larger = octavo.Cache(octavo.Plan.from_pages(2 * plan.num_pages, 16))
+    row = larger.admit([1] * 16 * plan.num_pages)
+    larger.commit(larger.extend(row, row.length))
+    step = larger.extend(larger.admit([1, 2, 3], reuse=False), 3)
 
-    message = f"is {session.plan.num_pages}, at most {session.plan.num_pages - 1} is possible"
-    unchanged(session, step, CapacityError, message)
+    message = rf"page of sequence 1 is \d+, at most {plan.num_pages - 1} is possible"
+    unchanged(PagedSession(model, plan), step, CapacityError, message)
 
 
-def test_missing_page(model):
-    """A page a query sees and the table has not is refused, as by every index format."""
-    session, _, step = opened(model)
-    step.group().table[0, 1] = 0
+def test_step_of_a_plan_that_drops_pages(model):
+    """A page a query sees and the step's window has dropped: refused by the group that drops it."""
+    cache = octavo.Cache(plan_of(window=16))
+    row = cache.admit(range(40))
+    cache.commit(cache.extend(row, 34))
+    step = cache.extend(row, 6)
 
-    unchanged(session, step, LengthError, "page")
+    assert step.group().table[0, 0] == 0
+    unchanged(PagedSession(model, planned()), step, PlanError, "'window_16', which keeps tokens")
 
 
 def test_pages_are_written_in_place(model):

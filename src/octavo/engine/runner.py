@@ -8,6 +8,7 @@ models can run so. Knows no requests, and decides nothing.
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from transformers import Cache as HostCache
 
@@ -152,7 +153,7 @@ class Runner:
             self.model.set_attn_implementation(NAME)
 
     def _row(self, ids: Any) -> torch.Tensor:
-        return torch.from_numpy(ids).to(self.storage.device, torch.int64)[None]
+        return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)[None]
 
 
 def check_servable(model: Any, plan: Plan) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from octavo import index
 from octavo.cache.step import Step
-from octavo.errors import CapacityError, LengthError, PlanError, StepError, TokenError
+from octavo.errors import LengthError, PlanError, StepError, TokenError
 from octavo.integrations.onnx.caches import Arrays, Caches
 from octavo.integrations.onnx.contract import (
     check_window,
@@ -98,17 +98,15 @@ class PagedSession:
             raise LengthError("step", step, None, None, "what Cache.extend returned")
         _check_open(step)
         found = index.onnxruntime(step, plan=self.plan)._asdict()
-        self._check(step, found["block_table"])
+        self._check(step)
         found["input_ids"] = step.input_ids
         return {name: found[name] for name in self._inputs}
 
-    def _check(self, step: Step, table: NDArray[Any]) -> None:
-        pages, ids = self.plan.num_pages, step.input_ids
+    def _check(self, step: Step) -> None:
+        ids = step.input_ids
         if ids.dtype != np.int32 or ids.shape != step.positions.shape:
             found, right = f"{ids.dtype}{list(ids.shape)}", f"int32{list(step.positions.shape)}"
             raise LengthError("input_ids", found, None, None, f"the step's are {right}")
-        if table.max(initial=0) >= pages:
-            raise CapacityError("page", int(table.max()), pages - 1, "the step is of another plan")
         wrong = np.flatnonzero((ids < 0) | (ids >= self._vocab))
         if wrong.size:
             raise TokenError(int(wrong[0]), int(ids[wrong[0]]), self._vocab - 1)
