@@ -8,7 +8,7 @@ from octavo.checks import check_int
 from octavo.errors import PlanError
 from octavo.planner.components import Order, Scales
 from octavo.storage.fields import ComponentField, WriteIndex
-from octavo.storage.quantised import decode, encode, find_scales
+from octavo.storage.quantisation import decode, encode, find_scales
 
 
 class LayerView(NamedTuple):

@@ -5,7 +5,7 @@ import torch
 from octavo.planner.components import LATENT_TILE
 from octavo.storage.fields import ComponentField, WriteIndex
 from octavo.storage.keyvalues import check_floats, check_shape
-from octavo.storage.quantised import decode_tiles, encode_tiles
+from octavo.storage.quantisation import decode_tiles, encode_tiles
 
 Parts = list[tuple[ComponentField, torch.Tensor]]
 
