@@ -222,6 +222,17 @@ def test_octavos_attention_refuses_what_it_would_not_honour():
         generate(model, ids, cache, mask)
 
 
+def test_passes_without_the_cache_run_beside_octavos_attention(model):
+    """Under attend() a pass with another cache, or none, attends by transformers' masks."""
+    cache, (ids, mask) = cache_for(model), padded([19, 12], "left")
+    expected = generate(model, ids, None, mask)
+    with cache.attend():
+        found = generate(model, ids, DynamicCache(config=model.config), mask)
+        paged = generate(model, ids, cache, mask)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(paged[0], expected[0])
+
+
 def test_models_without_pages_are_refused():
     """All layers of Mamba keep states, none keeps tokens."""
     config = transformers.AutoConfig.for_model("mamba2", **SHAPE, num_heads=16, head_dim=8)
