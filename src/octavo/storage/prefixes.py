@@ -155,7 +155,7 @@ def _check(cache: Cache, storage: Storage) -> None:
 
 
 def _found(
-    cache: Cache, wanted: SavedPrefix, most: int, pinned: list[Ints]
+    cache: Cache, wanted: SavedPrefix, most: int, pinned: Iterable[Ints]
 ) -> tuple[SavedPrefix, dict[str, Ints]]:
     """The prefix that can be saved, and by group the pages it is in.
 

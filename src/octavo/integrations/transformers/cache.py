@@ -34,7 +34,7 @@ from octavo.integrations.transformers.attention import (
 from octavo.integrations.transformers.hooks import follow
 from octavo.integrations.transformers.layers import StateLayer, TokenLayer, layers_of
 from octavo.integrations.transformers.models import forgets, plan_for, shares
-from octavo.integrations.transformers.passes import Pass
+from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import OTHER_IDS, BatchRows
 from octavo.planner.plan import Plan
 from octavo.storage import Storage
@@ -381,7 +381,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
                 self._save_states(now, 0)
                 self._rows.end()
 
-    def _save_states(self, now: Pass, cut: int) -> None:
+    def _save_states(self, now: ModelPass, cut: int) -> None:
         """States behind the pass, and the snapshots of it."""
         if cut > self._rollback and self._states:
             self._rows.release()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from octavo.integrations.transformers.passes import Pass
+from octavo.integrations.transformers.passes import ModelPass
 
 Index = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class ColumnReader:
         at = view.storage_offset()
         self._rows = view.as_strided((rows, self._unit), (self._unit, 1), at)
 
-    def read(self, now: Pass, first: int) -> torch.Tensor:
+    def read(self, now: ModelPass, first: int) -> torch.Tensor:
         """The columns from ``first`` on, [B, heads, L - first, dim]. O(of what it returns)."""
         key = (self._group, self._page, self._heads, self._size, self._dim, first)
         if key not in now.indices:  # layers of one shape share it
@@ -54,7 +54,7 @@ class ColumnReader:
         return torch.from_numpy(rows.reshape(-1)).to(self._rows.device)
 
 
-def slots(now: Pass, group: str, page_size: int, first: int) -> Index:
+def slots(now: ModelPass, group: str, page_size: int, first: int) -> Index:
     """int64[B, L - first], the slot of each column from ``first`` on; 0 where it is padding."""
     if now.step is None:
         return np.zeros((len(now.owner), now.real.shape[1] - first), np.int64)

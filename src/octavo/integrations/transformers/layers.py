@@ -13,7 +13,7 @@ from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentio
 from octavo.errors import PlanError
 from octavo.integrations.transformers.attention import PagedLayer, paged_layers
 from octavo.integrations.transformers.columns import ColumnReader
-from octavo.integrations.transformers.passes import Pass
+from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import BatchRows
 from octavo.model.spec import Latent
 from octavo.storage import Storage
@@ -106,7 +106,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         """First column the model is given: a window's passes see its last keys."""
         return 0 if self.width is None else max(0, past - self.width + 1)
 
-    def _check(self, key: torch.Tensor, value: torch.Tensor, now: Pass) -> None:
+    def _check(self, key: torch.Tensor, value: torch.Tensor, now: ModelPass) -> None:
         kind = self.paged.kind
         if isinstance(kind, Latent):
             heads, dims = 1, (kind.rank, kind.rope)
@@ -152,7 +152,7 @@ class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
         }
         self._recurrent_dtype: torch.dtype | None = None
 
-    def load(self, now: Pass) -> None:
+    def load(self, now: ModelPass) -> None:
         """Bring the states of a pass's rows in; nothing where the pass is the first. O(bytes)."""
         self._forget()
         if now.step is None or not now.past:
@@ -167,7 +167,7 @@ class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
             self.update_recurrent_state(state.to(self._recurrent_dtype or state.dtype))
             self.has_previous_state[0] = True
 
-    def save(self, now: Pass, cut: int = 0) -> None:
+    def save(self, now: ModelPass, cut: int = 0) -> None:
         """Put the states behind a pass, less its last ``cut`` columns, in their pages. O(bytes)."""
         if now.step is not None:
             target = now.step.group(self.group).table[:, cut]

@@ -17,7 +17,7 @@ Index = NDArray[np.int64]
 
 
 @dataclass(eq=False)
-class Pass:
+class ModelPass:
     """One forward pass of the model, as a step of the sequences in its rows.
 
     Attributes:

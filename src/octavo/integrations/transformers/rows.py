@@ -14,7 +14,7 @@ from octavo.cache.cache import Cache
 from octavo.cache.sequence import Sequence
 from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
-from octavo.integrations.transformers.passes import Bools, Index, Pass
+from octavo.integrations.transformers.passes import Bools, Index, ModelPass
 
 NAMELESS = 2**30
 """First of as many ids that stand for tokens nobody may find: beyond every vocabulary."""
@@ -44,7 +44,7 @@ class BatchRows:
         self.batch = cache.batch()
         self.sequences: list[Sequence | None] = []
         self.real: Bools = np.ones((0, 0), np.bool_)
-        self.now: Pass | None = None
+        self.now: ModelPass | None = None
         self.lost = False
         self.known, self._nameless = shares, 0
         self._stateful = any(g.lifetime.form == "state" for g in cache.plan.groups.values())
@@ -175,7 +175,7 @@ class BatchRows:
             why = "as many rows as the batch began with; reset() begins another"
             raise LengthError("batch size", count, had, had, why)
 
-    def begin(self, ids: Index | None, real: Bools) -> Pass:
+    def begin(self, ids: Index | None, real: Bools) -> ModelPass:
         """Open the pass that computes new columns of the rows that are seated.
 
         Args:
@@ -199,7 +199,7 @@ class BatchRows:
             raise
         return self.now
 
-    def _open(self, ids: Index | None, real: Bools) -> Pass:
+    def _open(self, ids: Index | None, real: Bools) -> ModelPass:
         before = self.real.sum(axis=1).tolist()
         news = [self._ids(ids, row, mask) for row, mask in enumerate(real)]
         self._part(news)
@@ -210,7 +210,7 @@ class BatchRows:
         counts = [self._learn(sequence, before[row], news[row]) for sequence, row in pairs]
         parts = [self._places(real, row, n) for (_, row), n in zip(pairs, counts, strict=True)]
         places = np.concatenate([np.zeros(0, np.int64), *parts])
-        return Pass(
+        return ModelPass(
             self.cache.extend(self.batch, counts) if any(counts) else None,
             owner,
             leader,
@@ -283,7 +283,7 @@ class BatchRows:
                 )
             self._lose()
 
-    def open_pass(self) -> Pass:
+    def open_pass(self) -> ModelPass:
         """The pass this thread runs.
 
         Raises:
