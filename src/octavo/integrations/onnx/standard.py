@@ -98,7 +98,7 @@ class StandardNodes:
         return cut(self._graph, rows, kept, self._decoder.row[1] - kept)[0]
 
 
-class Places(NamedTuple):
+class PlaceNames(NamedTuple):
     """Names of tensors; int64 where they are not bool.
 
     Attributes:
@@ -120,7 +120,7 @@ class Places(NamedTuple):
     seen: str
 
 
-def find_places(graph: Graph, cache: str, window: int | None) -> Places:
+def find_places(graph: Graph, cache: str, window: int | None) -> PlaceNames:
     """Writes their nodes.
 
     Args:
@@ -144,7 +144,7 @@ def find_places(graph: Graph, cache: str, window: int | None) -> Places:
     keys = graph.range(op("Mul", graph.size("block_table", 1), page_size))
     contexts = graph.axis(op("Add", past, counts), 1)
     at = op("Add", graph.axis(past, 1), graph.axis(ahead, 0))
-    return Places(
+    return PlaceNames(
         op("Add", op("Gather", past, row), offset),
         op("Min", queries, op("Sub", tokens, one)),
         op("Min", packed, last),
