@@ -15,7 +15,7 @@ from machine import machine_line
 from traces import CAPACITIES, LRU_RATES, read_trace
 
 from octavo import Plan
-from octavo.simulation import Request, Run, Setting, TimeModel, Trace, generate, replay, serve
+from octavo.simulation import Run, Setting, TimeModel, Trace, TraceRequest, generate, replay, serve
 
 SECONDS, CLOSE = 120, 0.005
 
@@ -23,7 +23,7 @@ SECONDS, CLOSE = 120, 0.005
 def trace_of(name: str) -> Trace:
     """A trace of tests/data/traces; lengths are whole blocks, times are left out there."""
     requests = [
-        Request(number, 0.0, 512 * ids.size, 1, blocks=(2 * ids + 1).astype(np.int32))
+        TraceRequest(number, 0.0, 512 * ids.size, 1, blocks=(2 * ids + 1).astype(np.int32))
         for number, ids in enumerate(read_trace(name))
     ]
     return Trace(name, "mooncake", requests)

@@ -104,14 +104,46 @@ def test_steps_stay_within_their_budget(model):
 
 
 def test_waits_for_room(model, alone):
-    """Requests that cannot all run to their limits wait in order and lose nothing."""
-    with Engine(model, plan_for(model, pages=10)) as engine:
+    """Without preemption requests that cannot all run to their limits wait in order."""
+    with Engine(model, plan_for(model, pages=10), preemption=False) as engine:
         requests = [engine.submit(prompt, greedy()) for prompt in PROMPTS]
         engine.step()
 
         assert [True, False, False] == [request.sequence is not None for request in requests]
         engine.run()
         assert alone == [request.output for request in requests]
+        assert 0 == engine.cache.stats().preemptions
+        assert conserved(engine)
+
+
+def test_the_newest_is_preempted(model, alone):
+    """Where pages run out the newest gives way, comes back, and gets the tokens it gets alone."""
+    with Engine(model, plan_for(model, pages=10)) as engine:
+        requests = [engine.submit(prompt, greedy()) for prompt in PROMPTS]
+        lost = set()
+        while engine.step():
+            lost |= {at for at, r in enumerate(requests) if r.sequence and r.sequence.preempted}
+            engine.cache.check()
+
+        assert {1} == lost
+        assert alone == [request.output for request in requests]
+        assert conserved(engine)
+
+
+def test_cancel_a_preempted_request(model, alone):
+    """One that lost its pages can be cancelled; it keeps its tokens, and the others run on."""
+    with Engine(model, plan_for(model, pages=10)) as engine:
+        first, second, third = (engine.submit(prompt, greedy()) for prompt in PROMPTS)
+        while not (second.sequence and second.sequence.preempted):
+            engine.step()
+        engine.cancel(second)
+        engine.run()
+
+        assert ("cancelled", alone[1][: len(second.output)]) == (
+            second.finish_reason,
+            second.output,
+        )
+        assert [alone[0], alone[2]] == [first.output, third.output]
         assert conserved(engine)
 
 

@@ -90,7 +90,7 @@ def test_published_curves(figures, mooncake, name, sizes):
 
 
 def test_same_seed_same_json(simulate):
-    """To the byte; the time it took is told on stderr."""
+    """To the byte; the time it took is said on stderr."""
     words = (*CHAT, "--pages", 300, "--timing", "--replicas", 2, "--json", "--seed")
 
     assert simulate(*words, 5)[1] == simulate(*words, 5)[1]
@@ -110,6 +110,16 @@ def test_text(simulate):
     assert "this program's speed" in err
     assert "tokens/s" in err
     assert "requests/s" in err
+
+
+def test_without_preemption(figures, simulate):
+    """Nobody loses pages where all that run can reach their end, and it is said so."""
+    words = (*CHAT, "--rate", 40, "--pages", 300, "--timing")
+    on, off = (figures(*words, *more) for more in ((), ("--no-preemption",)))
+
+    assert [True, False] == [found["time_model"]["preemption"] for found in (on, off)]
+    assert on["runs"][0]["preemptions"] > 0 == off["runs"][0]["preemptions"]
+    assert "requests, none of which is preempted." in simulate(*words, "--no-preemption")[1]
 
 
 def test_memory_and_model(figures, config):
@@ -205,6 +215,7 @@ def test_without_matplotlib(simulate, monkeypatch, tmp_path):
         (("chat", "--pages", 9, "--skip-bad"), 2, "--skip-bad has no effect"),
         (("chat", "--pages", 9, "--router", "prefix"), 2, "--router has no effect: .*one replica"),
         (("chat", "--pages", 9, "--step-ms", 3), 2, "--step-ms has no effect: it needs --timing"),
+        (("chat", "--pages", 9, "--no-preemption"), 2, "--no-preemption has no effect"),
         (("chat", "--pages", 9, "--max-step-tokens", 3), 2, "it needs --timing or --config"),
         (("chat", "--pages", 9, "--tp", 2), 2, "--tp has no effect: it needs --config"),
         (("chat", "--pages", 9, "--config", GEMMA, "--weights", 2), 2, "--weights has no effect"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from octavo import Attention, Plan, PlanError, State
-from octavo.simulation import Request, Setting, Trace, generate, replay
+from octavo.simulation import Setting, Trace, TraceRequest, generate, replay
 
 ROUTERS = ["round-robin", "least-loaded", "prefix"]
 
@@ -12,7 +12,9 @@ ROUTERS = ["round-robin", "least-loaded", "prefix"]
 def _blocks(*prompts):
     """A trace of hash ids."""
     requests = [
-        Request(number, float(number), 512 * len(ids), 1, blocks=np.array(ids, np.int32) * 2 + 1)
+        TraceRequest(
+            number, float(number), 512 * len(ids), 1, blocks=np.array(ids, np.int32) * 2 + 1
+        )
         for number, ids in enumerate(prompts)
     ]
     return Trace("blocks", "mooncake", requests)
@@ -49,8 +51,8 @@ def test_least_recently_used_blocks_go():
 
 def test_what_never_fits_is_refused():
     """And counted; its ids are not even made."""
-    huge = Request(1, 1.0, 2**31 - 1, 1)
-    trace = Trace("some", "azure", [Request(0, 0.0, 40, 1), huge, Request(2, 2.0, 65, 1)])
+    huge = TraceRequest(1, 1.0, 2**31 - 1, 1)
+    trace = Trace("some", "azure", [TraceRequest(0, 0.0, 40, 1), huge, TraceRequest(2, 2.0, 65, 1)])
     whole = replay(trace, _pages(4, 16)).whole
 
     assert (1, 2, 40) == (whole.served, whole.refused, whole.prompt_tokens)

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from octavo import Attention, Cache, Plan, PlanError, State
-from octavo.simulation import Request, Setting, TimeModel, Trace, generate, replay, serve
-from octavo.simulation.job import Job
-from octavo.simulation.requests import Answers
+from octavo.simulation import Setting, TimeModel, Trace, TraceRequest, generate, replay, serve
+from octavo.simulation.requests import Answers, Job
 from octavo.simulation.server import Server
 
 MODEL = TimeModel(step_seconds=0.01, prefill_rate=10_000, decode_rate=1_000)
@@ -15,7 +14,7 @@ ROUTERS = ["round-robin", "least-loaded", "prefix"]
 
 
 def _trace(*requests):
-    return Trace("few", "azure", [Request(n, *each) for n, each in enumerate(requests)])
+    return Trace("few", "azure", [TraceRequest(n, *each) for n, each in enumerate(requests)])
 
 
 def _setting(pages, **options):
@@ -94,14 +93,14 @@ def test_every_request_is_answered_under_pressure(pages, slots):
     trace = _trace(*((0.02 * n, 40 + 37 * n % 300, 1 + 53 * n % 150) for n in range(60)))
     answers = Answers(trace.requests)
     model = replace(MODEL, max_sequences=slots)
-    server = Server(Cache(_setting(pages).plan, max_sequences=slots), model, answers)
+    server = Server(Cache(_setting(pages).plan, max_sequences=slots), model, answers, lambda: None)
     jobs = [Job(request) for request in trace.requests]
     for job in jobs:
         server.run_until(job.request.arrival)
         server.cache.check()
         server.add(job)
     server.run_until(float("inf"))
-    server.tally.close(server.cache)
+    server.close()
     tally = server.tally
 
     server.cache.check()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from octavo import TraceError
-from octavo.simulation import Request, read_trace
+from octavo.simulation import TraceRequest, read_trace
 from octavo.simulation.requests import BLOCK, block_tokens
 
 GOOD = {"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [7, 9]}
@@ -181,6 +181,6 @@ def test_far_blocks_differ(far):
 
 def test_a_request_has_ids_of_its_own():
     """Prompts told by length alone, and answers, are equal to no other request's."""
-    ids = {Request(number, 0.0, 8, 8).prompt()[0] for number in range(100)}
+    ids = {TraceRequest(number, 0.0, 8, 8).prompt()[0] for number in range(100)}
 
     assert 100 == len(ids)

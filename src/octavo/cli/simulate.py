@@ -23,7 +23,7 @@ from octavo.simulation.pools import Pool, TooSmall, settings
 _PLAN = ("scales", "tp", "utilization", "weights", "activations")
 _REQUESTS = 500
 _PAUSE = 3.0  # seconds between lines of progress
-_LONG = 10.0  # seconds: what takes longer is told at the start
+_LONG = 10.0  # seconds: what takes longer is announced
 _TOKENS_A_SECOND = {False: 30e6, True: 6e6}  # prompt tokens replayed, of a serial replay and timed
 _ANSWERED_A_SECOND = 100e3
 _PAGE_BYTES, _TOKEN_BYTES = 80, 24  # of this process, measured: a page in use, a prompt's token
@@ -116,6 +116,7 @@ def _time_model(options: argparse.Namespace) -> simulation.TimeModel | None:
         decode_rate=options.decode_rate,
         max_step_tokens=options.max_step_tokens,
         max_sequences=options.max_seqs,
+        preemption=not options.no_preemption,
     )
 
 
@@ -184,7 +185,7 @@ def _runs(
 class _Bar:
     """Progress over all runs: a bar on a terminal, elsewhere a line every few seconds.
 
-    How long it will take is told from the share done, once there is something to go by.
+    How long it will take follows from the share done, once there is something to go by.
     """
 
     def __init__(self, trace: simulation.Trace, runs: int, *, timed: bool) -> None:

@@ -1,4 +1,4 @@
-"""What ``octavo simulate`` can be asked: the options of its parser, group by group."""
+"""The options of ``octavo simulate``, group by group."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -165,6 +165,13 @@ def _add_time(group: Any) -> None:
         metavar="N",
         help=f"most requests that run at once (default: {_MODEL.max_sequences})",
     )
+    group.add_argument(
+        "--no-preemption",
+        action="store_true",
+        default=None,
+        help="admit a request when all that run can reach their end, not when there is room for "
+        "its prompt",
+    )
 
 
 def _add_requests(group: Any) -> None:
@@ -205,12 +212,13 @@ _DEFAULTS = {
     "decode_rate": _MODEL.decode_rate,
     "max_step_tokens": _MODEL.max_step_tokens,
     "max_seqs": _MODEL.max_sequences,
+    "no_preemption": not _MODEL.preemption,
     "rate": 4.0,
     "seed": 0,
 }
 _OF_A_MODEL = ("dtype", "scales", "tp", "utilization", "weights", "activations")
 _OF_MEMORY = ("utilization", "weights", "activations")
-_OF_TIME = ("step_ms", "prefill_rate", "decode_rate", "max_seqs")
+_OF_TIME = ("step_ms", "prefill_rate", "decode_rate", "max_seqs", "no_preemption")
 
 
 def settle(options: argparse.Namespace) -> None:
@@ -245,7 +253,7 @@ def _refuse_idle(options: argparse.Namespace) -> None:
     if options.config is None:
         _refuse(options, _OF_A_MODEL, "it needs --config")
     if options.pages is not None and options.sweep is None:
-        _refuse(options, _OF_MEMORY, "the pool is told in --pages")
+        _refuse(options, _OF_MEMORY, "the pool is given in --pages")
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:

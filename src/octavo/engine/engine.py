@@ -8,8 +8,11 @@ nothing here takes a lock.
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from functools import partial
+from itertools import compress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from octavo.cache.cache import Cache
 from octavo.cache.step import Step
@@ -28,7 +31,7 @@ from octavo.errors import (
     UnsupportedModel,
 )
 from octavo.planner.request import Plan
-from octavo.scheduling.scheduler import Scheduler, Turn
+from octavo.scheduling import Scheduler, Turn
 from octavo.storage import Storage
 
 
@@ -52,13 +55,6 @@ class EngineStats(NamedTuple):
     finished: int = 0
 
 
-class New(NamedTuple):
-    """What a step found for a request: a token, or what its sampler raised."""
-
-    request: Request
-    found: int | Exception
-
-
 class Engine:
     """Continuous batching of one model over one plan.
 
@@ -71,6 +67,8 @@ class Engine:
         max_sequences: requests that run at once.
         prefix: whether computed prompts are kept for later ones that begin alike.
         max_step_tokens: most tokens a forward pass computes.
+        preemption: whether a request is admitted as soon as there is room for its prompt, and the
+            newest computed again where pages run out; else when all can reach their limits.
         tokenizer: for stop texts; anything with ``decode(ids)``.
 
     Attributes:
@@ -91,6 +89,7 @@ class Engine:
         max_sequences: int = 256,
         prefix: bool = True,
         max_step_tokens: int = 2048,
+        preemption: bool = True,
         tokenizer: Any = None,
     ) -> None:
         if not isinstance(plan, Plan):
@@ -98,7 +97,7 @@ class Engine:
         if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
             raise UnsupportedModel("tokenizer", f"{tokenizer!r} has no decode(ids)")
         self.cache = Cache(plan, max_sequences=max_sequences, prefix=prefix)
-        self._scheduler = Scheduler(self.cache, max_step_tokens)
+        self._scheduler = Scheduler[Request](self.cache, max_step_tokens, preemption=preemption)
         self._runner = Runner(model, plan)
         self._tokenizer = tokenizer
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)
@@ -169,7 +168,7 @@ class Engine:
             raise SamplingError("stop", params.stop, "stop texts need Engine(tokenizer=...)")
         limit = self._check_limit(prompt.size, params.max_tokens)
         sampler = Sampler(params, self.storage.device)
-        stops = StopTexts(tuple(params.stop), self._tokenizer)
+        stops = StopTexts(tuple(params.stop), self._tokenizer) if params.stop else None
         request = Request(
             prompt, params, limit=limit, sampler=sampler, stops=stops, on_token=on_token
         )
@@ -190,7 +189,7 @@ class Engine:
         """
         if not isinstance(request, Request):
             raise StepError(f"cancel takes a Request, not {request!r}")
-        if not request.done and not self._scheduler.knows(request):
+        if not request.done and request not in self._scheduler:
             raise StepError(f"{request!r} was submitted to another engine")
         if not request.done:
             self._finish(request, "cancelled")
@@ -214,13 +213,15 @@ class Engine:
         Cost: O(tokens of the step x model) and attention over the contexts, never the pool.
         """
         self._require_open()
-        turns = self._scheduler.schedule()
-        if turns:
-            new = self._compute(turns)
-            self._book(turns, new)
-            self._tell(new)
-            self._raise_first(new)
-        return bool(self._scheduler.running or self._scheduler.waiting)
+        turn = self._scheduler.schedule()
+        if turn is not None:
+            for request in turn.admitted:
+                request.note_cached()
+            wanting, found = self._compute(turn)
+            self._book(turn.step, wanting, found)
+            self._call_listeners(wanting, found)
+            self._raise_first(wanting)
+        return bool(self._scheduler)
 
     def run(self) -> None:
         """Step until no work remains. Raises what `step` does."""
@@ -302,18 +303,24 @@ class Engine:
             raise CapacityError("limit", limit, self.cache.max_length, "max_length of the plan")
         return limit
 
-    def _compute(self, turns: list[Turn]) -> list[New]:
-        """Run one step to its commit; returns the requests that want a token, with theirs."""
-        step = self.cache.extend([t.sequence for t in turns], [t.new for t in turns])
+    def _compute(self, turn: Turn[Request]) -> tuple[list[Request], list[int | Exception]]:
+        """Run one step to its commit.
+
+        Returns:
+            The requests that want a token, and for each its token or what its sampler raised.
+        """
+        step = turn.step
         try:
             logits = self._runner.forward(step)
-            wanting = [t.request for t, w in zip(turns, step.wants_token, strict=True) if w]
+            wanting = list(compress(turn.requests, step.wants_token.tolist()))
             found = sample_rows(logits, [request.sampler for request in wanting])
-            self.cache.commit(step, _spread(found, step))
+            tokens = np.zeros(len(turn.requests), np.int32)
+            tokens[step.wants_token] = [t if isinstance(t, int) else 0 for t in found]
+            self.cache.commit(step, tokens)
         except BaseException:
             self._abort(step)
             raise
-        return list(map(New, wanting, found))
+        return wanting, found
 
     def _abort(self, step: Step) -> None:
         try:
@@ -321,37 +328,36 @@ class Engine:
         except StepError:
             return  # interrupted after the commit had closed the step
 
-    def _book(self, turns: list[Turn], new: list[New]) -> None:
-        """Everything that follows from a committed step, before anybody is told.
+    def _book(self, step: Step, wanting: list[Request], found: list[int | Exception]) -> None:
+        """Everything that follows from a committed step, before any listener is called.
 
         What cannot fail is done for all requests before what can is tried for any.
         """
-        got = [(n.request, n.found) for n in new if isinstance(n.found, int)]
-        self._count(steps=1, computed_tokens=sum(t.new for t in turns), generated_tokens=len(got))
-        for request, token in got:
-            request.take(token)
-        for request, found in new:
-            if isinstance(found, int):
-                self._alone(request, request.look_for_stop_text)
+        tokens = 0
+        for request, token in zip(wanting, found, strict=True):
+            if isinstance(token, int):
+                request.take(token)
+                tokens += 1
             else:
-                request.error = found
-        for request, _ in new:
-            if request.error is not None or request.finish_reason is not None:
-                self._finish(request, "cancelled" if request.error else request.finish_reason)
+                request.error = token
+        self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=tokens)
+        for request in [r for r in wanting if r.stops is not None and r.error is None]:
+            self._alone(request, request.look_for_stop_text)
+        for request in [r for r in wanting if r.error is not None or r.finish_reason is not None]:
+            self._finish(request, "cancelled" if request.error else request.finish_reason)
 
     def _finish(self, request: Request, reason: Any) -> None:
         self._scheduler.remove(request)
         request.finish_reason = reason
         self._count(finished=1)
 
-    def _tell(self, new: list[New]) -> None:
+    def _call_listeners(self, wanting: list[Request], found: list[int | Exception]) -> None:
         """Call each ``on_token``; one that raises costs its own request and no other's token."""
-        for request, token in new:
-            if request.on_token is None or request.error is not None or not isinstance(token, int):
-                continue
-            self._alone(request, partial(request.on_token, request, token))
-            if request.error is not None:
-                self.cancel(request)
+        for request, token in zip(wanting, found, strict=True):
+            if request.on_token and request.error is None and isinstance(token, int):
+                self._alone(request, partial(request.on_token, request, token))
+                if request.error is not None:
+                    self.cancel(request)
 
     @staticmethod
     def _alone(request: Request, call: Callable[[], object]) -> None:
@@ -362,17 +368,11 @@ class Engine:
             request.error = error
 
     @staticmethod
-    def _raise_first(new: list[New]) -> None:
-        for request, _ in new:
-            if request.error is not None:
-                raise request.error
+    def _raise_first(wanting: list[Request]) -> None:
+        error = next((r.error for r in wanting if r.error is not None), None)
+        if error is not None:
+            raise error
 
     def _count(self, **more: int) -> None:
         old = self._stats
         self._stats = old._replace(**{name: getattr(old, name) + n for name, n in more.items()})
-
-
-def _spread(found: list[int | Exception], step: Step) -> list[int]:
-    """One entry a row of the step, 0 where no token is wanted or none was found."""
-    following = (token if isinstance(token, int) else 0 for token in found)
-    return [next(following) if wants else 0 for wants in step.wants_token.tolist()]

@@ -40,7 +40,7 @@ class Request:
         stop_reason: the stop token or text that ended it, or None.
         error: what cancelled it, raised while its token was chosen, looked at or told; or None.
         cached_tokens: tokens of the prompt found in the prefix cache; 0 while it waits.
-        sequence: its handle in the cache, None while it waits and when it is done.
+        sequence: its handle in the cache, None before it first ran and when it is done.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Request:
         *,
         limit: int,
         sampler: Sampler,
-        stops: "StopTexts",
+        stops: "StopTexts | None",
         on_token: OnToken | None,
     ) -> None:
         self.prompt, self.params, self.limit = prompt, params, limit
@@ -60,17 +60,22 @@ class Request:
         self.error: BaseException | None = None
         self.cached_tokens = 0
         self.sequence: Sequence | None = None
-        self.sampler, self.on_token = sampler, on_token
-        self._stops = stops
+        self.sampler, self.stops, self.on_token = sampler, stops, on_token
 
     def __repr__(self) -> str:
-        state = self.finish_reason or ("runs" if self.sequence else "waits")
+        runs = self.sequence is not None and not self.sequence.preempted
+        state = self.finish_reason or ("runs" if runs else "waits")
         return f"<Request of {self.prompt_tokens} tokens: {len(self.output)} generated, {state}>"
 
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return self.prompt.size
+
+    def note_cached(self) -> None:
+        """It has just been admitted. O(1)."""
+        assert self.sequence is not None
+        self.cached_tokens = self.sequence.cached
 
     @property
     def done(self) -> bool:
@@ -90,9 +95,9 @@ class Request:
 
         Raises whatever the tokenizer does.
         """
-        if self.finish_reason == "stop":
+        if self.finish_reason == "stop" or self.stops is None:
             return
-        text = self._stops.found(self.output)
+        text = self.stops.found(self.output)
         if text is not None:
             self.stop_reason, self.finish_reason = text, "stop"
 
@@ -106,19 +111,17 @@ class StopTexts:
     """Looks for texts at the end of a growing list of tokens.
 
     Args:
-        texts: what to look for.
-        tokenizer: with ``decode``; needed only where there are texts.
+        texts: what to look for, at least one.
+        tokenizer: with ``decode``.
     """
 
-    def __init__(self, texts: tuple[str, ...], tokenizer: Any | None) -> None:
+    def __init__(self, texts: tuple[str, ...], tokenizer: Any) -> None:
         self._texts, self._tokenizer = texts, tokenizer
         # Every token that shows is at least one byte, and the first of those decoded may lose its
         # leading space or half a character.
-        self._reach = max((len(text.encode()) for text in texts), default=0) + 4
+        self._reach = max(len(text.encode()) for text in texts) + 4
 
     def found(self, tokens: list[int]) -> str | None:
         """The text that the last token completed, or None. O(longest text)."""
-        if self._tokenizer is None or not self._texts:
-            return None
         tail = self._tokenizer.decode(tokens[-self._reach :], clean_up_tokenization_spaces=False)
         return next((text for text in self._texts if text in tail), None)

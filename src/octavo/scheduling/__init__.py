@@ -1,1 +1,5 @@
-"""Who takes part in the next step, so that pages never run out."""
+"""Who takes part in the next step: one scheduler, for the engine, the simulator and your loop."""
+
+from octavo.scheduling.scheduler import Schedulable, Scheduler, Turn
+
+__all__ = ["Schedulable", "Scheduler", "Turn"]

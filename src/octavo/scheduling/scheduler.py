@@ -1,120 +1,252 @@
-"""Who takes part in the next step: continuous batching that never runs out of pages.
+"""Continuous batching on one cache: who waits, who runs, and how far each goes in the next step.
 
-First come, first served. A request is admitted when it and all that run can reach their limits at
-once, so no running request is ever taken back. Knows the cache and its requests; no model and no
-tensors.
+First come, first served. A request is admitted when it has room beside all that run. Every request
+that runs takes part in every step: with one token, or where it is behind (its prompt, or what a
+preemption lost) with as many as the step has room for, the oldest first. Where pages run out the
+newest is preempted; it is the first to come back, when another has ended. The oldest is never
+preempted and takes at least a token a step, so every request ends.
+
+Knows no model, no clock and no text: whoever drives it runs the steps it hands out, commits or
+aborts them, and removes what has ended.
 """
 
 from collections import deque
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from octavo.cache.cache import Cache
-from octavo.cache.sequence import Sequence
+from octavo.cache.sequence import Ints, Sequence
+from octavo.cache.step import Step
 from octavo.checks import check_int
-from octavo.engine.request import Request
 from octavo.errors import OutOfPages
 
 
-class Turn(NamedTuple):
-    """A request's part in a step: its next ``new`` positions."""
+class Schedulable(Protocol):
+    """What the scheduler sees of a request; it is hashed by identity.
 
-    request: Request
-    sequence: Sequence
-    new: int
+    Attributes:
+        prompt: int32 token ids, read while it waits.
+        limit: most tokens, prompt and answer together; an empty pool must hold as many.
+        sequence: set by the scheduler: its handle in the cache; None before and after.
+    """
+
+    sequence: Sequence | None
+
+    @property
+    def prompt(self) -> Ints:
+        """int32 token ids, at least one."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Tokens, at least the prompt's."""
+        ...
 
 
-class Scheduler:
-    """Waiting and running requests of one cache.
+R = TypeVar("R", bound=Schedulable)
+
+
+class Turn(NamedTuple, Generic[R]):
+    """One forward pass to run, and to commit or abort before the next is asked for.
+
+    Attributes:
+        step: open.
+        requests: by row of the step.
+        admitted: those that were admitted since the turn before.
+    """
+
+    step: Step
+    requests: list[R]
+    admitted: list[R]
+
+
+class Scheduler(Generic[R]):
+    """Waiting and running requests of one cache, which may have other sequences, too.
 
     Args:
         cache: pages and prefixes.
         max_step_tokens: most tokens a step computes; long prompts are cut into such chunks.
+        preemption: whether a request is admitted as soon as all have room for what they know and
+            one token more. Else only when all can reach their limits, so that none is preempted
+            (but for packed pages, and for windows, which hold more in a chunk than afterwards).
 
     Attributes:
         cache: as given.
-        waiting: requests not admitted yet, in order.
-        running: requests with a sequence, in order of admission.
+        waiting: requests without pages, in the order they will run; preempted ones first.
+        running: requests with pages, oldest first.
+        full: whether the first that waits found no room since a request last ended.
+        recomputed_tokens: positions that preempted requests lost, less those found on resuming.
 
     Raises:
         LengthError: max_step_tokens is below 1.
     """
 
-    def __init__(self, cache: Cache, max_step_tokens: int) -> None:
-        self.cache = cache
-        self.max_step_tokens = check_int("max_step_tokens", max_step_tokens, 1)
-        self.waiting: deque[Request] = deque()
-        self.running: dict[Request, Sequence] = {}
-        self._full = False
+    def __init__(self, cache: Cache, max_step_tokens: int, *, preemption: bool = True) -> None:
+        self.cache, self._preemption = cache, preemption
+        self._most = check_int("max_step_tokens", max_step_tokens, 1)
+        self.waiting = deque[R]()
+        self.running = dict[R, Sequence]()
+        self.full = False
+        self.recomputed_tokens = 0
+        self._behind = dict[R, Sequence]()  # those with more than a token to compute, oldest first
+        self._batch, self._rows = cache.batch(), list[R]()
+        self._admitted = list[R]()
 
-    def add(self, request: Request) -> None:
+    def __bool__(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self.running or self.waiting)
+
+    def __contains__(self, request: object) -> bool:
+        """Whether a request waits or runs here. O(1), or O(waiting)."""
+        return request in self.running or request in self.waiting
+
+    def add(self, request: R) -> None:
         """Queue a request. O(1)."""
         self.waiting.append(request)
 
-    def knows(self, request: Request) -> bool:
-        """Whether it waits or runs here. O(1), or O(waiting)."""
-        return request in self.running or request in self.waiting
-
-    def remove(self, request: Request) -> None:
-        """End a request, waiting or running; its pages go back. O(pages), or O(waiting)."""
-        sequence = self.running.pop(request, None)
-        if sequence is None:
-            self.waiting.remove(request)
-        else:
-            self.cache.release(sequence)
-            request.sequence = None
-        self._full = False
-
-    def schedule(self) -> list[Turn]:
-        """Admit what fits and give out the next step's tokens: one a decoding row, then prompts.
-
-        Returns:
-            No turn only where nothing waits and nothing runs.
+    def remove(self, request: R) -> None:
+        """End a request that waits or runs; its pages go back. O(pages), or O(waiting).
 
         Raises:
-            OutOfPages: nothing runs here and yet the next request does not fit, because sequences
-                that are not this scheduler's hold the pages.
-
-        Cost: O(running), and O(prompt) for each request admitted or waiting first.
+            ValueError: it does neither.
         """
+        if request not in self.running:
+            self.waiting.remove(request)
+        if request.sequence is not None:
+            self.cache.release(request.sequence)
+        if request in self.running:
+            self._stop(request)
+        request.sequence = None
+        self.full = False
+
+    def schedule(self) -> Turn[R] | None:
+        """Admit what has room, and open the next step of all that run.
+
+        Returns:
+            None only where nothing waits and nothing runs.
+
+        Raises:
+            OutOfPages: sequences that are not this scheduler's hold the pages; nothing is lost.
+            CapacityError: they hold all rows.
+
+        Cost: O(rows), and O(prompt) for each request admitted, or waiting first.
+        """
+        self._behind = {r: s for r, s in self._behind.items() if s.length - s.computed > 1}
         self._admit()
-        budget = self.max_step_tokens - len(self.running)
-        turns = []
-        for request, sequence in self.running.items():
-            new = min(sequence.length - sequence.computed, 1 + budget)
-            budget -= new - 1
-            turns.append(Turn(request, sequence, new))
-        return turns
+        if not self.running:
+            return None
+        step = self._extend()
+        admitted, self._admitted = self._admitted, []
+        return Turn(step, self._rows.copy(), admitted)
+
+    # -- admitting -----------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        rows = min(self.cache.max_sequences, self.max_step_tokens)
-        while self.waiting and len(self.running) < rows and not self._full:
+        most = min(self.cache.max_sequences, self._most)
+        wants: list[tuple[Sequence, int]] | None = None
+        while self.waiting and not self.full and len(self.running) < most:
             request = self.waiting[0]
-            if self._is_being_computed(request):
+            wants = self._wants() if wants is None else wants
+            if self._is_being_computed(request) or not self._fits(request, wants):
                 return
-            if not self._fits(request):
-                self._full = bool(self.running)
-                return
-            sequence = self.cache.admit(request.prompt, limit=request.limit)
-            self.waiting.popleft()
-            self.running[request] = request.sequence = sequence
-            request.cached_tokens = sequence.cached
+            wants.append(self._start(request))
 
-    def _is_being_computed(self, request: Request) -> bool:
-        """Whether a running request will soon publish more of this prompt: worth a wait."""
-        if not self.running or not self.cache.prefix:
+    def _is_being_computed(self, request: R) -> bool:
+        """Whether one that runs will soon publish more of a new prompt: worth a wait."""
+        if request.sequence is not None or not self._behind or not self.cache.prefix:
             return False
         return self.cache.peek(request.prompt).pending > 0
 
-    def _fits(self, request: Request) -> bool:
-        """Whether the request can run to its limit beside all that run.
+    def _wants(self) -> list[tuple[Sequence, int]]:
+        """How far each that runs must be able to go, but for those that have the pages. O(rows)."""
+        if not self._preemption:
+            return [(sequence, sequence.limit) for sequence in self.running.values()]
+        size, behind = self.cache.plan.page_size, self._behind
+        return [
+            (sequence, length + 1)
+            for request, sequence in self.running.items()
+            # one that decodes has a page for its next tokens until it comes to the end of it
+            if (length := sequence.length) % size < 2 or request in behind
+        ]
+
+    def _fits(self, request: R, wants: list[tuple[Sequence, int]]) -> bool:
+        """Whether there is room for the first that waits beside ``wants``; if not, it is full.
 
         Raises:
-            OutOfPages: it cannot although nothing runs.
+            OutOfPages: there is none although nothing runs.
         """
-        running = [(sequence, sequence.limit) for sequence in self.running.values()]
-        fit = self.cache.fits([*running, (request.prompt, request.limit)])
+        known, length = request.sequence or request.prompt, request.limit
+        if self._preemption:
+            size = known.length if isinstance(known, Sequence) else known.size
+            length = min(size + 1, length)
+        fit = self.cache.fits([*wants, (known, length)])
         if not fit and not self.running:
             stats = self.cache.stats()
-            need = self.cache.plan.pages(request.limit)
+            need = self.cache.plan.pages(length)
             raise OutOfPages(need, stats.free, stats.evictable, fit.short)
-        return bool(fit)
+        self.full = not fit
+        return not self.full
+
+    def _start(self, request: R) -> tuple[Sequence, int]:
+        """Let the first that waits run; returns its sequence and how far it must be able to go."""
+        sequence = request.sequence
+        if sequence is None:
+            sequence = self.cache.admit(request.prompt, limit=request.limit)
+            request.sequence = sequence
+            self._admitted.append(request)
+        else:
+            self.recomputed_tokens -= self.cache.resume(sequence)
+        self.waiting.popleft()
+        self._batch.add(sequence)
+        self._rows.append(request)
+        self.running[request] = self._behind[request] = sequence
+        return sequence, sequence.length + 1 if self._preemption else sequence.limit
+
+    # -- stepping ------------------------------------------------------------------------------
+
+    def _extend(self) -> Step:
+        """The next step of all that run, or of the oldest of them that have room."""
+        most = self._most
+        while True:
+            try:
+                return self.cache.extend(self._batch, self._counts(most))
+            except OutOfPages:
+                if len(self.running) > 1:
+                    self._preempt_newest()
+                elif most > 1:
+                    most //= 2  # windows hold more in a chunk than afterwards
+                else:
+                    raise
+
+    def _counts(self, most: int) -> int | NDArray[np.int64]:
+        """Next tokens of each row, ``most`` together where that is at least one a row. O(rows)."""
+        left, counts = most - len(self._rows), None
+        for sequence in self._behind.values():
+            length = sequence.length
+            stop = min(sequence.next_stop or length, length)
+            more = min(stop - sequence.computed - 1, left)
+            if more > 0:
+                counts = np.ones(len(self._rows), np.int64) if counts is None else counts
+                counts[self._batch.row(sequence)] += more
+                left -= more
+        return 1 if counts is None else counts
+
+    def _preempt_newest(self) -> None:
+        """Take the pages of the newest; nobody is admitted before it, nor until one has ended."""
+        request, sequence = next(reversed(self.running.items()))
+        self.recomputed_tokens += sequence.computed
+        self.cache.preempt(sequence)
+        self._stop(request)
+        self.waiting.appendleft(request)
+        self.full = True
+
+    def _stop(self, request: R) -> None:
+        """Take a running request out of its row; the last one moves into it. O(columns)."""
+        sequence = self.running.pop(request)
+        self._behind.pop(request, None)
+        row = self._batch.remove(sequence).row
+        last = self._rows.pop()
+        if last is not request:
+            self._rows[row] = last

@@ -4,13 +4,12 @@
 `TimeModel`; both return a `Run`. Needs NumPy alone; `octavo.simulation.charts` needs matplotlib.
 """
 
-from octavo.simulation.clock import TimeModel
 from octavo.simulation.replay import replay
-from octavo.simulation.replicas import ROUTERS
 from octavo.simulation.report import Outcome, Run, as_dict
-from octavo.simulation.requests import Request, Trace
-from octavo.simulation.settings import Setting
-from octavo.simulation.timing import serve
+from octavo.simulation.requests import Trace, TraceRequest
+from octavo.simulation.routers import ROUTERS
+from octavo.simulation.server import serve
+from octavo.simulation.settings import Setting, TimeModel
 from octavo.simulation.traces import read_trace
 from octavo.simulation.workloads import WORKLOADS, generate
 
@@ -18,11 +17,11 @@ __all__ = [
     "ROUTERS",
     "WORKLOADS",
     "Outcome",
-    "Request",
     "Run",
     "Setting",
     "TimeModel",
     "Trace",
+    "TraceRequest",
     "as_dict",
     "generate",
     "read_trace",

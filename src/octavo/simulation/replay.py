@@ -1,7 +1,7 @@
 """Serial replay: one request at a time, answers left out, everything released before the next.
 
-It needs no model of time, and asks one thing: how much of the prompts a cache of this size and
-policy would have found.
+It needs no model of time, and answers one question: how much of the prompts a cache of this size
+and policy would have found.
 """
 
 import time
@@ -10,9 +10,9 @@ from octavo.cache.cache import Cache
 from octavo.cache.sequence import Sequence
 from octavo.errors import OutOfPages
 from octavo.model.lifetimes import FULL
-from octavo.simulation.replicas import find_router
 from octavo.simulation.report import Run
 from octavo.simulation.requests import LONGEST, Ints, Trace
+from octavo.simulation.routers import find_router
 from octavo.simulation.settings import Progress, Setting
 from octavo.simulation.tally import Tally
 
@@ -70,7 +70,7 @@ def replay(trace: Trace, setting: Setting, progress: Progress | None = None) -> 
     Args:
         trace: its hash ids stand for 512 tokens each; a token of the request's own follows them.
         setting: what to run it on.
-        progress: told after every request.
+        progress: called after every request.
 
     Raises:
         PlanError: the plan cannot make a cache.

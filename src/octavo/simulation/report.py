@@ -6,11 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from octavo.simulation.clock import TimeModel
-from octavo.simulation.job import Job
 from octavo.simulation.pools import TooSmall
-from octavo.simulation.requests import Trace
-from octavo.simulation.settings import Setting
+from octavo.simulation.requests import Job, Trace
+from octavo.simulation.settings import Setting, TimeModel
 from octavo.simulation.tally import Tally, share, total
 
 PERCENTILES = (50, 90, 95, 99)
@@ -23,7 +21,7 @@ class Run:
     Attributes:
         setting: what it ran on.
         tallies: counts of each replica.
-        turned_away: counts of requests that no replica was asked for: they can never fit.
+        turned_away: counts of requests that went to no replica: they can never fit.
         jobs: every request that was queued, with its times; empty of a serial replay.
         seconds: the simulation took; in no dict, it differs from run to run.
     """
@@ -91,9 +89,9 @@ def _since(job: Job, moment: float | None) -> float:
 def _paces(done: Sequence[Job]) -> list[float]:
     """Seconds a token after the first one."""
     return [
-        (job.finished - job.first) / (job.produced - 1)
+        (job.finished - job.first) / (job.request.output_length - 1)
         for job in done
-        if job.finished is not None and job.first is not None and job.produced > 1
+        if job.finished is not None and job.first is not None and job.request.output_length > 1
     ]
 
 

@@ -1,16 +1,19 @@
-"""Requests of a simulation, and the token ids that stand for their prompts and answers.
+"""Requests of a trace, and the token ids that stand for their prompts and answers.
 
 A cache matches token ids, and traces tell lengths and hash ids alone: here each prompt gets ids
 that are equal exactly where the trace says that prompts are equal.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from octavo.cache.sequence import Sequence
 
 Ints = NDArray[np.int32]
 BLOCK = 512
@@ -21,7 +24,7 @@ _MASK = np.int32(LONGEST)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class TraceRequest:
     """One request: when it comes, what it asks, how long its answer is.
 
     Attributes:
@@ -107,7 +110,7 @@ class Trace:
 
     name: str
     form: str
-    requests: Sequence[Request] = field(repr=False)
+    requests: Items[TraceRequest] = field(repr=False)
     bad_lines: int = 0
     out_of_order: int = 0
     rate: float | None = None
@@ -149,19 +152,63 @@ class Answers:
     """The answers of all requests in one array, so that a step's tokens are one gather.
 
     Attributes:
-        ids: token ids of all answers.
-        start: where the answer of each request begins.
-        stride: 1, or 0 where an answer repeats one id.
+        inputs: int64 by request number, tokens of the prompt.
+        limits: int64 by request number, tokens of prompt and answer.
     """
 
-    def __init__(self, requests: Iterable[Request]) -> None:
-        answers = [request.answer() for request in requests]
+    def __init__(self, requests: Iterable[TraceRequest]) -> None:
+        listed = list(requests)
+        answers = [request.answer() for request in listed]
         sizes = np.array([answer.size for answer in answers])
-        self.ids = np.concatenate(answers)
-        self.start = np.cumsum(sizes) - sizes
-        self.stride = (sizes > 1).astype(np.intp)
+        self._ids = np.concatenate([*answers, np.zeros(1, np.int32)])
+        self._start = np.cumsum(sizes) - sizes
+        self._stride = sizes > 1  # an answer may repeat one id
+        self.inputs = np.array([request.input_length for request in listed])
+        self.limits = np.array([request.length for request in listed])
 
-    def token(self, number: int, produced: int) -> Ints:
-        """The next token of an answer of which ``produced`` tokens are told. O(1)."""
-        at = self.start[number] + produced * self.stride[number]
-        return self.ids[at : at + 1]
+    def following(self, numbers: NDArray[np.int64], context: Ints) -> Ints:
+        """What follows the first ``context`` tokens of each of these requests. O(rows).
+
+        Anything where that is a token of the prompt, or the answer is at its end.
+        """
+        said = (context - self.inputs[numbers]) * self._stride[numbers]
+        found: Ints = self._ids.take(self._start[numbers] + said, mode="clip")
+        return found
+
+
+class Job:
+    """A request on its way through a server, and when what happened to it.
+
+    Attributes:
+        request: of the trace.
+        sequence: the cache's handle, or None.
+        admitted, first, finished: seconds; None: not yet, or refused.
+        waited: whether there was no room when it was its turn.
+    """
+
+    __slots__ = ("_prompt", "admitted", "finished", "first", "request", "sequence", "waited")
+
+    def __init__(self, request: TraceRequest) -> None:
+        self.request = request
+        self.sequence: Sequence | None = None
+        self.admitted: float | None = None
+        self.first: float | None = None
+        self.finished: float | None = None
+        self.waited = False
+        self._prompt: Ints | None = None
+
+    @property
+    def limit(self) -> int:
+        """Tokens of prompt and answer."""
+        return self.request.length
+
+    @property
+    def prompt(self) -> Ints:
+        """The prompt's ids, kept until the request is admitted."""
+        if self._prompt is None:
+            self._prompt = self.request.prompt()
+        return self._prompt
+
+    def admit(self, now: float) -> None:
+        """Its sequence knows the ids from now on."""
+        self.admitted, self._prompt = now, None

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.planner.explain import amount
-from octavo.simulation.clock import TimeModel
 from octavo.simulation.pools import TooSmall
 from octavo.simulation.report import Outcome, Run
 from octavo.simulation.requests import BLOCK, Trace
+from octavo.simulation.settings import TimeModel
 
-Rows = list[tuple[str, str]]
+Facts = list[tuple[str, str]]
 
 
 def trace_line(trace: Trace) -> str:
@@ -31,7 +31,8 @@ def about(model: TimeModel | None) -> str:
     return (
         f"A step takes {1000 * model.step_seconds:g} ms + prompt tokens / {model.prefill_rate:,g} "
         f"+ decoding rows / {model.decode_rate:,g} seconds, with at most "
-        f"{model.max_step_tokens:,} tokens and {model.max_sequences:,} requests."
+        f"{model.max_step_tokens:,} tokens and {model.max_sequences:,} requests"
+        + ("." if model.preemption else ", none of which is preempted.")
     )
 
 
@@ -103,7 +104,7 @@ def brief(run: Run) -> str:
     )
 
 
-def run_rows(run: Run) -> Rows:
+def run_rows(run: Run) -> Facts:
     """Names and values of one run."""
     found = run.to_dict()
     evicted = found["evictions"]
@@ -161,7 +162,7 @@ def _pages(count: int) -> str:
     return f"{count:,} page{'' if count == 1 else 's'}"
 
 
-def _timed_rows(found: dict[str, Any]) -> Rows:
+def _timed_rows(found: dict[str, Any]) -> Facts:
     again = f"{found['recomputed_tokens']:,} tokens computed again"
     rate = f"{found['output_tokens_per_second']:,.0f} answer tokens/s"
     waits = (
@@ -191,7 +192,7 @@ def _spread(spread: dict[str, float]) -> str:
     return f"{cuts}, mean {_seconds(spread['mean'])}"
 
 
-def _replica_rows(run: Run, found: dict[str, Any]) -> Rows:
+def _replica_rows(run: Run, found: dict[str, Any]) -> Facts:
     if len(run.tallies) == 1:
         return []
     each = [(_percent(one["hit_rate_all_tokens"]), one["requests"]) for one in found["per_replica"]]

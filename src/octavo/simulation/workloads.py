@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from octavo.checks import check_int
 from octavo.errors import PlanError
-from octavo.simulation.requests import Ints, Request, Trace
+from octavo.simulation.requests import Ints, Trace, TraceRequest
 
 if TYPE_CHECKING:  # NumPy loads it on use
     from numpy.random import Generator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # NumPy loads it on use
 _VOCABULARY = 32_000
 
 
-class _Asked(NamedTuple):
+class _Exchange(NamedTuple):
     arrival: float
     prompt: Ints
     output: Ints
@@ -54,52 +54,52 @@ def generate(name: str, requests: int = 500, *, rate: float = 4.0, seed: int = 0
     return Trace(name, "generated", made, rate=rate, seed=seed)
 
 
-def _request(number: int, first: float, asked: _Asked) -> Request:
+def _request(number: int, first: float, asked: _Exchange) -> TraceRequest:
     size, answer = asked.prompt.size, asked.output.size
     arrival = round(asked.arrival - first, 6)
-    return Request(number, arrival, size, answer, tokens=asked.prompt, output=asked.output)
+    return TraceRequest(number, arrival, size, answer, tokens=asked.prompt, output=asked.output)
 
 
-def chat(rng: "Generator", rate: float) -> Iterator[_Asked]:
+def chat(rng: "Generator", rate: float) -> Iterator[_Exchange]:
     """Conversations of 1 to 12 turns below one system prompt; a prompt repeats all before it."""
     system = _text(rng, 400)
     return _interleave(rng, rate / 5, lambda start: _conversation(rng, start, system))
 
 
-def _conversation(rng: "Generator", start: float, system: Ints) -> Iterator[_Asked]:
+def _conversation(rng: "Generator", start: float, system: Ints) -> Iterator[_Exchange]:
     history, at = system, start
     for _ in range(min(12, int(rng.geometric(0.2)))):
         history = np.append(history, _text(rng, rng.integers(20, 300)))
         output = _text(rng, rng.integers(50, 500))
-        yield _Asked(at, history, output)
+        yield _Exchange(at, history, output)
         history = np.append(history, output)
         at += float(rng.exponential(30)) + output.size / 50
 
 
-def system_prompt(rng: "Generator", rate: float) -> Iterator[_Asked]:
+def system_prompt(rng: "Generator", rate: float) -> Iterator[_Exchange]:
     """Single questions, each below one of 16 system prompts of 1,000 to 3,000 tokens."""
     systems = [_text(rng, rng.integers(1000, 3000)) for _ in range(16)]
     shares = _popularity(len(systems))
     for at in _arrivals(rng, rate):
         system = systems[int(rng.choice(len(systems), p=shares))]
         question = _text(rng, rng.integers(50, 500))
-        yield _Asked(at, np.append(system, question), _text(rng, rng.integers(50, 400)))
+        yield _Exchange(at, np.append(system, question), _text(rng, rng.integers(50, 400)))
 
 
-def agents(rng: "Generator", rate: float) -> Iterator[_Asked]:
+def agents(rng: "Generator", rate: float) -> Iterator[_Exchange]:
     """Tasks of an agent: a tree of tool calls, where each call repeats the way to it."""
     tools = _text(rng, 1500)
     return _interleave(rng, rate / 10, lambda start: _task(rng, start, tools))
 
 
-def _task(rng: "Generator", start: float, tools: Ints) -> Iterator[_Asked]:
+def _task(rng: "Generator", start: float, tools: Ints) -> Iterator[_Exchange]:
     """Calls by time; one in four answers starts two branches, and none is deeper than 8."""
     order, calls = count(), list[tuple[float, int, int, Ints]]()
     heappush(calls, (start, next(order), 0, np.append(tools, _text(rng, rng.integers(100, 800)))))
     while calls:
         at, _, depth, context = heappop(calls)
         output = _text(rng, rng.integers(30, 200))
-        yield _Asked(at, context, output)
+        yield _Exchange(at, context, output)
         done = at + 1 + output.size / 50
         branches = 0 if depth == 8 else int(rng.choice(3, p=(0.2, 0.55, 0.25)))
         for _ in range(branches):
@@ -110,7 +110,7 @@ def _task(rng: "Generator", start: float, tools: Ints) -> Iterator[_Asked]:
             )
 
 
-def rag(rng: "Generator", rate: float) -> Iterator[_Asked]:
+def rag(rng: "Generator", rate: float) -> Iterator[_Exchange]:
     """Questions below 4 of 200 documents, which stand in random order: seldom the same prefix."""
     system = _text(rng, 200)
     documents = [_text(rng, rng.integers(300, 1200)) for _ in range(200)]
@@ -119,10 +119,10 @@ def rag(rng: "Generator", rate: float) -> Iterator[_Asked]:
         found = rng.choice(len(documents), size=4, replace=False, p=shares)
         question = _text(rng, rng.integers(20, 100))
         prompt = np.concatenate((system, *(documents[d] for d in found), question))
-        yield _Asked(at, prompt, _text(rng, rng.integers(50, 300)))
+        yield _Exchange(at, prompt, _text(rng, rng.integers(50, 300)))
 
 
-WORKLOADS: dict[str, Callable[["Generator", float], Iterator[_Asked]]] = {
+WORKLOADS: dict[str, Callable[["Generator", float], Iterator[_Exchange]]] = {
     "chat": chat,
     "system-prompt": system_prompt,
     "agents": agents,
@@ -149,10 +149,10 @@ def _arrivals(rng: "Generator", rate: float) -> Iterator[float]:
 
 
 def _interleave(
-    rng: "Generator", rate: float, session: Callable[[float], Iterator[_Asked]]
-) -> Iterator[_Asked]:
+    rng: "Generator", rate: float, session: Callable[[float], Iterator[_Exchange]]
+) -> Iterator[_Exchange]:
     """Sessions that start at random, their requests merged by arrival."""
-    waiting, order = list[tuple[float, int, _Asked]](), count()
+    waiting, order = list[tuple[float, int, _Exchange]](), count()
     for start in _arrivals(rng, rate):
         while waiting and waiting[0][0] <= start:
             yield heappop(waiting)[2]

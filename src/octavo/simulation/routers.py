@@ -16,11 +16,14 @@ class Replica(Protocol):
 
     Attributes:
         cache: its cache.
-        load: tokens of work: with a time model those not computed yet, else all so far.
     """
 
     cache: Cache
-    load: int
+
+    @property
+    def load(self) -> int:
+        """Tokens of work: with a time model those not computed yet, else all so far."""
+        ...
 
 
 class Router(Protocol):

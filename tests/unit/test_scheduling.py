@@ -1,0 +1,198 @@
+"""One scheduler: the engine and the simulator make the same steps of the same requests."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from octavo import Cache, OutOfPages, Plan
+from octavo.engine import Engine, SamplingParams
+from octavo.scheduling import Scheduler
+from octavo.simulation import Setting, TimeModel, Trace, TraceRequest, serve
+
+VOCABULARY, PAGE = 97, 4
+MOST = {"max_sequences": 8, "max_step_tokens": 24}
+A_SECOND = TimeModel(step_seconds=1.0, prefill_rate=1e12, decode_rate=1e12, **MOST)
+
+
+class Guessing:
+    """Stands in for the engine's runner: what follows a token depends on it and its position."""
+
+    def __init__(self, _model, plan):
+        self.storage, self.plan = SimpleNamespace(device="cpu"), plan
+
+    def forward(self, step):
+        """Logits of the rows that want a token."""
+        last = step.last[step.wants_token]
+        seeds = (31 * step.input_ids[last] + 7 * step.positions[last] + 5) % VOCABULARY
+        return torch.nn.functional.one_hot(torch.from_numpy(seeds).long(), VOCABULARY).double()
+
+    def close(self):
+        """Nothing to give back."""
+
+
+MODEL = SimpleNamespace(
+    get_input_embeddings=lambda: SimpleNamespace(num_embeddings=VOCABULARY),
+)
+
+
+def _requests():
+    """(steps before it arrives, prompt, tokens of the answer), most of them below one prompt."""
+    rng = np.random.default_rng(0)
+    shared = rng.integers(0, VOCABULARY, 30, dtype=np.int32)
+    for number in range(24):
+        own = rng.integers(0, VOCABULARY, int(rng.integers(1, 40)), dtype=np.int32)
+        prompt = own if number % 3 == 0 else np.append(shared[: 10 * (number % 4)], own)
+        yield number // 2, prompt, int(rng.integers(1, 30))
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """What every step of a scheduler was: new tokens by request, in order, and what was lost."""
+    made = []
+    schedule = Scheduler.schedule
+
+    def noted(self):
+        turn = schedule(self)
+        if turn is not None:
+            rows = zip(turn.requests, turn.step.counts.tolist(), strict=True)
+            cached = [request.sequence.cached for request in turn.admitted]
+            preempted = self.cache.stats().preemptions
+            made.append(([(each.limit, new) for each, new in rows], cached, preempted))
+        return turn
+
+    monkeypatch.setattr(Scheduler, "schedule", noted)
+    return made
+
+
+def _serve_by_engine(plan, monkeypatch, *, preemption):
+    """The answers; a request is submitted when as many steps have been made as it says."""
+    monkeypatch.setattr("octavo.engine.engine.Runner", Guessing)
+    with Engine(MODEL, plan, **MOST, preemption=preemption) as engine:
+        found, waiting = [], list(_requests())
+        while waiting or not all(request.done for request in found):
+            while waiting and waiting[0][0] <= engine.stats.steps:
+                _, prompt, new = waiting.pop(0)
+                found.append(engine.submit(prompt, SamplingParams(max_tokens=new)))
+            engine.step()
+        return [request.output for request in found], engine.cache.stats()
+
+
+def _simulate(plan, answers, *, preemption):
+    """The counts of the same requests in a simulation, whose steps take a second each."""
+    requests = [
+        TraceRequest(
+            number, steps - 0.5 * (steps > 0), prompt.size, new, tokens=prompt, output=answer
+        )
+        for number, ((steps, prompt, new), answer) in enumerate(
+            zip(_requests(), map(np.int32, answers), strict=True)
+        )
+    ]
+    model = replace(A_SECOND, preemption=preemption)
+    return serve(Trace("same", "log", requests), Setting(plan), model).whole
+
+
+@pytest.mark.parametrize("preemption", [True, False])
+@pytest.mark.parametrize("pages", [26, 400])
+def test_the_simulator_predicts_the_engine(monkeypatch, steps, pages, preemption):
+    """To the step: who takes part with how many tokens, what is found, who is preempted."""
+    plan = Plan.from_pages(pages + 1, PAGE)
+    answers, stats = _serve_by_engine(plan, monkeypatch, preemption=preemption)
+    engine_steps = steps.copy()
+    steps.clear()
+    whole = _simulate(plan, answers, preemption=preemption)
+
+    assert engine_steps == steps
+    assert len(steps) > 30
+    assert (stats.cached_tokens, stats.preemptions, stats.evicted) == (
+        whole.cached_tokens,
+        whole.preemptions,
+        sum(whole.evicted.values()),
+    )
+    assert (stats.preemptions > 0) == (preemption and pages == 26)
+
+
+class Prompt:
+    """The least a scheduler wants of a request."""
+
+    def __init__(self, size, limit, start=0):
+        self.prompt, self.limit = np.arange(start, start + size, dtype=np.int32), limit
+        self.sequence = None
+
+
+def _drive(scheduler):
+    """Run steps to the end of every request; the order in which they end."""
+    ended = []
+    while (turn := scheduler.schedule()) is not None:
+        scheduler.cache.commit(turn.step, np.zeros(len(turn.requests), np.int32))
+        scheduler.cache.check()
+        for request in turn.requests:
+            if request.sequence.length == request.limit:
+                scheduler.remove(request)
+                ended.append(request)
+    return ended
+
+
+def test_every_request_ends():
+    """However tight the pool, the oldest is never preempted, and the order is first come."""
+    scheduler = Scheduler(Cache(Plan.from_pages(9, PAGE)), 16)
+    requests = [Prompt(5 + 3 * n, 32, 100 * n) for n in range(8)]
+    for request in requests:
+        scheduler.add(request)
+
+    assert requests == _drive(scheduler)
+    assert scheduler.cache.stats().preemptions > 0
+    assert not scheduler
+
+
+def test_a_step_stays_within_its_tokens():
+    """Rows that decode take one, and the oldest that is behind as many as are left."""
+    scheduler = Scheduler(Cache(Plan.from_pages(99, PAGE)), 10)
+    for number in range(3):
+        scheduler.add(Prompt(14, 20, 100 * number))
+    counts = []
+    while (turn := scheduler.schedule()) is not None and len(counts) < 6:
+        counts.append(turn.step.counts.tolist())
+        scheduler.cache.commit(turn.step, np.zeros(len(turn.requests), np.int32))
+
+    assert [[8, 1, 1], [6, 3, 1], [1, 8, 1], [1, 2, 7], [1, 1, 4], [1, 1, 1]] == counts
+
+
+def test_an_aborted_step_is_made_again():
+    """Nothing but the forward pass is lost."""
+    scheduler = Scheduler(Cache(Plan.from_pages(99, PAGE)), 10)
+    scheduler.add(Prompt(14, 16))
+    first = scheduler.schedule()
+    scheduler.cache.abort(first.step)
+    again = scheduler.schedule()
+
+    assert [10] == first.step.counts.tolist() == again.step.counts.tolist()
+    assert ([first.requests[0]], []) == (first.admitted, again.admitted)
+
+
+def test_pages_of_others():
+    """Where sequences of the cache's other users hold the pages, that is said and nothing lost."""
+    cache = Cache(Plan.from_pages(9, PAGE))
+    scheduler, request = Scheduler(cache, 64), Prompt(8, 12)
+    foreign = cache.admit(list(range(50, 80)))
+    cache.commit(cache.extend(foreign, 30))
+    scheduler.add(request)
+    with pytest.raises(OutOfPages, match="short 3"):
+        scheduler.schedule()
+    cache.release(foreign)
+
+    assert [request] == _drive(scheduler)
+
+
+def test_chunks_shrink_where_a_window_alone_fills_the_pool():
+    """A chunk holds more of a window than is kept: one that runs alone takes smaller ones."""
+    from octavo import Attention
+
+    plan = Plan.from_pages(9, PAGE, {"near": Attention(1, 8, 8, window=8)})
+    scheduler = Scheduler(Cache(plan), 64)
+    request = Prompt(60, 64)
+    scheduler.add(request)
+
+    assert [request] == _drive(scheduler)
