@@ -7,6 +7,7 @@ and policy would have found.
 import time
 
 from octavo.cache.cache import Cache
+from octavo.cache.reports import Stats
 from octavo.cache.sequence import Sequence
 from octavo.errors import OutOfPages
 from octavo.model.lifetimes import FULL
@@ -44,14 +45,14 @@ class SerialReplica:
         else:
             self.tally.admitted(prompt.size, sequence.cached, self.cache.plan.page_size)
             self.tally.computed_tokens += prompt.size - sequence.cached
-            self.tally.timeline.add(at, self.cache, 1, 0)
+            self.tally.timeline.add(at, self.cache.stats(), 1, 0)
         finally:
             if sequence is not None:
                 self.cache.release(sequence)
-                self.tally.note(self.cache.stats().evictable)
+                self._note(self.cache.stats())
 
     def _compute(self, sequence: Sequence) -> None:
-        before, most = self.cache.stats().evicted, self._chunk
+        most = self._chunk
         while sequence.computed < sequence.length:
             stop = min(sequence.next_stop or sequence.length, sequence.length)
             new = min(stop - sequence.computed, most)
@@ -61,7 +62,10 @@ class SerialReplica:
                 if new == 1:
                     raise
                 most = new // 2  # windows hold more in a step than they keep
-        self.tally.evicted["prefill"] += self.cache.stats().evicted - before
+
+    def _note(self, stats: Stats) -> None:
+        self.tally.note(stats)
+        self.tally.evicted["prefill"] = stats.evicted
 
 
 def replay(trace: Trace, setting: Setting, progress: Progress | None = None) -> Run:
@@ -91,7 +95,5 @@ def replay(trace: Trace, setting: Setting, progress: Progress | None = None) -> 
             replicas[at].serve(request.serial_prompt(), done)
         if progress is not None:
             progress(done, len(trace.requests))
-    for replica in replicas:
-        replica.tally.close(replica.cache)
     spent = time.perf_counter() - began
     return Run(setting, [replica.tally for replica in replicas], away, seconds=spent)

@@ -63,12 +63,12 @@ class Server:
             self._step()
         if self.now < moment < float("inf"):
             self.now = moment
-            self.tally.timeline.add(moment, self.cache, 0, 0)
+            self.tally.timeline.add(moment, self.cache.stats(), 0, 0)
 
     def close(self) -> None:
         """Take over what the scheduler and the cache have counted."""
         self.tally.recomputed_tokens = self._scheduler.recomputed_tokens
-        self.tally.close(self.cache)
+        self.tally.note(self.cache.stats())
 
     def _step(self) -> None:
         turn = self._scheduler.schedule()
@@ -109,9 +109,10 @@ class Server:
         tally.busy += seconds
         tally.computed_tokens += computed
         tally.output_tokens += int(np.count_nonzero(step.wants_token))
-        running, waiting = len(self._scheduler.running), len(self._scheduler.waiting)
-        tally.note(tally.timeline.add(self.now, self.cache, running, waiting))
-        evicted = self.cache.stats().evicted - sum(tally.evicted.values())
+        stats, scheduler = self.cache.stats(), self._scheduler
+        tally.note(stats)
+        tally.timeline.add(self.now, stats, len(scheduler.running), len(scheduler.waiting))
+        evicted = stats.evicted - sum(tally.evicted.values())
         if evicted:
             self._blame(step, evicted)
 

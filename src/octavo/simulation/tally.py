@@ -1,11 +1,12 @@
 """What one replica has done: counts that grow while it serves, and its pages over time."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from octavo.cache.cache import Cache
+from octavo.cache.reports import Stats
 
 _SPANS = 256
 
@@ -41,35 +42,33 @@ class Timeline:
 
     def __init__(self, width: float) -> None:
         self._width, self._now = width, 0.0
-        self._sums = np.zeros((_SPANS, 5))
+        self._sums = [[0.0] * 5 for _ in range(_SPANS)]
 
-    def add(self, until: float, cache: Cache, running: int, waiting: int) -> int:
-        """From where the last call ended things were as they are now; returns the pages kept.
-
-        O(1) and O(spans covered).
-        """
+    def add(self, until: float, stats: Stats, running: int, waiting: int) -> None:
+        """From where the last call ended until now things were so. O(spans covered)."""
         while until > self._width * _SPANS:
             self._join()
-        stats = cache.stats()
-        state = np.array((stats.live, stats.evictable, stats.free, running, waiting), float)
+        state = (stats.live, stats.evictable, stats.free, running, waiting)
         while self._now < until:
             at = min(int(self._now / self._width), _SPANS - 1)
             end = until if at == _SPANS - 1 else min(until, (at + 1) * self._width)
-            self._sums[at] += (end - self._now) * state
-            self._now = max(end, np.nextafter(self._now, np.inf))
-        return stats.evictable
+            long = end - self._now
+            self._sums[at] = [x + long * y for x, y in zip(self._sums[at], state, strict=True)]
+            self._now = max(end, math.nextafter(self._now, math.inf))
 
     def samples(self) -> list[Sample]:
         """The means, in order of time. O(spans)."""
         used = int(np.ceil(self._now / self._width))
         starts = np.arange(used) * self._width
         lengths = np.minimum(self._now - starts, self._width)
-        means = np.round(self._sums[:used] / lengths[:, None], 3)
+        means = np.round(np.array(self._sums[:used]).reshape(-1, 5) / lengths[:, None], 3)
         rows = zip(starts.tolist(), means.tolist(), strict=True)
         return [Sample(round(at, 6), *row) for at, row in rows]
 
     def _join(self) -> None:
-        self._sums = np.vstack((self._sums[::2] + self._sums[1::2], np.zeros((_SPANS // 2, 5))))
+        pairs = zip(self._sums[::2], self._sums[1::2], strict=True)
+        joined = [[x + y for x, y in zip(*pair, strict=True)] for pair in pairs]
+        self._sums = joined + [[0.0] * 5 for _ in joined]
         self._width *= 2
 
 
@@ -130,16 +129,11 @@ class Tally:
         self.refused_tokens += size
         self.refused_pages += size // page_size
 
-    def note(self, kept: int) -> None:
-        """So many pages are kept for reuse now. O(1)."""
-        self.peak_kept = max(self.peak_kept, kept)
-
-    def close(self, cache: Cache) -> None:
-        """Take over what the cache has counted itself."""
-        stats = cache.stats()
+    def note(self, stats: Stats) -> None:
+        """Take over what the cache has counted itself. O(1)."""
         self.preemptions, self.peak_live = stats.preemptions, stats.peak_live
         self.end_kept = stats.evictable
-        self.note(stats.evictable)
+        self.peak_kept = max(self.peak_kept, stats.evictable)
 
     def to_dict(self) -> dict[str, Any]:
         """The counts, as docs/simulate.md names them; no samples."""
