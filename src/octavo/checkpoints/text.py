@@ -10,7 +10,7 @@ from typing import Any
 from octavo.errors import UnsupportedModel
 
 _UNFINISHED = "\ufffd"  # what a decoder shows for the start of a character
-_HELD = 32  # tokens held back before it is asked whether some of them are certain after all
+_HELD = 32  # tokens held back before some of them are tried as certain after all
 _TAIL = 4  # tokens behind a cut: an unfinished character of UTF-8 has at most 3 bytes
 
 

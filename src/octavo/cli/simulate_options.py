@@ -17,7 +17,7 @@ Replay requests on the cache that would be deployed and say what it hits, evicts
 --timing also who waits, and how long. By default one request at a time, answers left out."""
 _EPILOG = """\
 Sizes of a sweep are bytes as 16GiB (with --config), pages as 3000, or 'unbounded'. docs/simulate.md
-tells what is simulated and what is not, and names the keys of --json."""
+says what is simulated and what is not, and names the keys of --json."""
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:

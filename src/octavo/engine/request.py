@@ -1,4 +1,4 @@
-"""A request: its prompt, what it asks for, what came of it so far. Knows no model and no pages."""
+"""A request: its prompt, its parameters, what came of it so far. Knows no model and no pages."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -33,12 +33,12 @@ class Request:
 
     Attributes:
         prompt: int32 token ids.
-        params: what was asked for.
+        params: how its tokens are chosen, and when it ends.
         limit: most tokens, prompt and generated ones together.
         output: tokens generated so far, a stop token included.
         finish_reason: None while it runs; see Completion.
         stop_reason: the stop token or text that ended it, or None.
-        error: what cancelled it, raised while its token was chosen, looked at or told; or None.
+        error: what cancelled it, raised while its token was chosen, looked at or passed on; or None.
         cached_tokens: tokens of the prompt found in the prefix cache; 0 while it waits.
         sequence: its handle in the cache, None before it first ran and when it is done.
     """

@@ -1,4 +1,4 @@
-"""From logits to a token: what a request asks for, and the sampler that does it.
+"""From logits to a token: a request's parameters, and the sampler that follows them.
 
 Greedy, or temperature, top-k and top-p (transformers' own processors, in the order of its
 generate()) with a random generator a request: a seed gives the same tokens alone and beside others.
@@ -79,7 +79,7 @@ class Sampler:
     """Chooses one request's tokens; holds its random generator.
 
     Args:
-        params: what the request asks for.
+        params: the request's.
         device: where the logits are.
 
     Attributes:
@@ -136,8 +136,9 @@ def sample_rows(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int |
 
     Cost: O(rows * vocabulary); greedy rows together are one call.
     """
-    found: list[int | Exception] = logits.argmax(dim=-1).tolist()
-    sound = logits.amax(dim=-1).isfinite().tolist()
+    top, likeliest = logits.max(dim=-1)
+    found: list[int | Exception] = likeliest.tolist()
+    sound = top.isfinite().tolist()
     alone = [row for row, each in enumerate(samplers) if not (each.greedy and sound[row])]
     for row in alone:
         try:

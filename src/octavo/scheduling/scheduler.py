@@ -49,7 +49,7 @@ R = TypeVar("R", bound=Schedulable)
 
 
 class Turn(NamedTuple, Generic[R]):
-    """One forward pass to run, and to commit or abort before the next is asked for.
+    """One forward pass to run, and to commit or abort before the next.
 
     Attributes:
         step: open.

@@ -90,7 +90,7 @@ def write_png(path: str | Path, outcome: Outcome) -> None:
     """
     matplotlib = _matplotlib()
     panels = _panels(outcome)
-    text = "\n".join(line for told in head_lines(outcome) for line in wrap(told, _LETTERS))
+    text = "\n".join(line for long in head_lines(outcome) for line in wrap(long, _LETTERS))
     lines = text.count("\n") + 2
     with matplotlib.rc_context(_STYLE):
         high = 0.16 * lines
@@ -272,7 +272,7 @@ def _joined(
 ) -> None:
     axes.set_xscale("log", base=2)
     narrow = axes.figure.get_figwidth() < _WIDE[0]
-    crowded = narrow and len(at) * len(lines) > _MOST_VALUES  # the table tells them
+    crowded = narrow and len(at) * len(lines) > _MOST_VALUES  # the table has them
     for number, (name, values) in enumerate(lines.items()):
         colour, below = (_LINE, _OTHER)[number], number > 0
         axes.plot(at, values, "o-", color=colour, label=name, clip_on=False)

@@ -183,7 +183,7 @@ def settings(
 
 
 def _enough(error: BudgetTooSmall | LengthError, beside: int) -> str:
-    """What would do; ``beside``: pages that are there beside those asked for."""
+    """What would do; ``beside``: pages that are there beside those wanted."""
     if isinstance(error, BudgetTooSmall):
         return f"at least {amount(error.need)} needed"
     return str(error) if error.low is None else f"at least {error.low - beside:,} pages needed"

@@ -1,6 +1,6 @@
 """Requests of a trace, and the token ids that stand for their prompts and answers.
 
-A cache matches token ids, and traces tell lengths and hash ids alone: here each prompt gets ids
+A cache matches token ids, and traces have lengths and hash ids alone: here each prompt gets ids
 that are equal exactly where the trace says that prompts are equal.
 """
 
@@ -25,7 +25,7 @@ _MASK = np.int32(LONGEST)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceRequest:
-    """One request: when it comes, what it asks, how long its answer is.
+    """One request: when it comes, its prompt, how long its answer is.
 
     Attributes:
         number: place in the trace, from 0.
@@ -56,7 +56,7 @@ class TraceRequest:
         return 2 * self.number
 
     def prompt(self) -> Ints:
-        """Ids of the prompt as it was asked. O(input_length)."""
+        """Ids of the prompt as it stands. O(input_length)."""
         if self.tokens is not None:
             return self.tokens
         if self.blocks is not None:
@@ -122,7 +122,7 @@ class Trace:
 
     @cached_property
     def hash_ids(self) -> bool:
-        """Whether prompts are told by hash ids."""
+        """Whether prompts are given by hash ids."""
         return any(request.blocks is not None for request in self.requests)
 
     def most_pages(self, page_size: int, *, serial: bool) -> int:
@@ -148,7 +148,7 @@ class Trace:
         }
 
 
-class Answers:
+class AnswerTokens:
     """The answers of all requests in one array, so that a step's tokens are one gather.
 
     Attributes:

@@ -26,7 +26,7 @@ class Replica(Protocol):
         ...
 
 
-class Router(Protocol):
+class ReplicaRouter(Protocol):
     """Chooses a replica for a request."""
 
     def choose(self, replicas: Sequence[Replica], size: int, prompt: Callable[[], Ints]) -> int:
@@ -71,14 +71,14 @@ class LongestPrefix:
         return min(fair, key=lambda at: (-hits[at], replicas[at].load))
 
 
-ROUTERS: dict[str, Callable[[], Router]] = {
+ROUTERS: dict[str, Callable[[], ReplicaRouter]] = {
     "round-robin": RoundRobin,
     "least-loaded": LeastLoaded,
     "prefix": LongestPrefix,
 }
 
 
-def find_router(name: str) -> Router:
+def find_router(name: str) -> ReplicaRouter:
     """A new router of that name, which may count what it has done.
 
     Raises:

@@ -14,12 +14,12 @@ from octavo.cache.cache import Cache
 from octavo.cache.step import Step
 from octavo.scheduling import Scheduler, Turn
 from octavo.simulation.report import Run
-from octavo.simulation.requests import Answers, Job, Trace
+from octavo.simulation.requests import AnswerTokens, Job, Trace
 from octavo.simulation.routers import find_router
 from octavo.simulation.settings import Progress, Setting, TimeModel
 from octavo.simulation.tally import Tally, Timeline
 
-_SPAN = 2.0**-7  # seconds: what the timeline tells apart in a short run
+_SPAN = 2.0**-7  # seconds: a span of the timeline of a short run
 
 
 class Server:
@@ -38,7 +38,7 @@ class Server:
     """
 
     def __init__(
-        self, cache: Cache, model: TimeModel, answers: Answers, on_end: Callable[[], None]
+        self, cache: Cache, model: TimeModel, answers: AnswerTokens, on_end: Callable[[], None]
     ) -> None:
         self.cache, self.now = cache, 0.0
         self.tally = Tally(timeline=Timeline(_SPAN))
@@ -148,7 +148,7 @@ def serve(
     Cost: about 0.2 ms a step and 10 us more a chunk of 128 pages.
     """
     began = time.perf_counter()
-    answers, router = Answers(trace.requests), find_router(setting.router)
+    answers, router = AnswerTokens(trace.requests), find_router(setting.router)
     lengths = [request.length for request in trace.requests]
     done = count(1)
 

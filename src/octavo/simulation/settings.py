@@ -25,8 +25,8 @@ class Setting:
         policy: which page is given up first: ``lru`` or ``slru``.
         replicas: how many caches share the requests.
         router: ``round-robin``, ``least-loaded`` or ``prefix``.
-        label: what tells it from others of a sweep.
-        max_length: longest sequence that was asked for; None: the model's own.
+        label: its name among others of a sweep.
+        max_length: longest sequence wanted; None: the model's own.
         model: name of the model, for whoever reads the result.
         own_page: pages added for the token of its own that a prompt of hash ids ends with.
 

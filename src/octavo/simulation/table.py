@@ -45,7 +45,7 @@ def head_lines(outcome: Outcome) -> list[str]:
 
 
 def padding(trace: Trace, *, serial: bool) -> str | None:
-    """Why a serial replay counts more prompt tokens than the trace tells, or None."""
+    """Why a serial replay counts more prompt tokens than the trace has, or None."""
     if not (serial and trace.hash_ids):
         return None
     counted = trace.to_dict()["replayed_tokens"]
@@ -122,11 +122,11 @@ def run_rows(run: Run) -> Facts:
     return rows + (_timed_rows(found) if run.jobs else []) + _replica_rows(run, found)
 
 
-def _hit(found: dict[str, Any], whose: str, unit: str) -> str:
+def _hit(found: dict[str, Any], which: str, unit: str) -> str:
     """``5.3 % (1 of 20 tokens)``."""
     key = unit.rsplit(maxsplit=1)[-1]
-    rate = found[f"hit_rate_{whose}{key}"]
-    part, whole = found[f"cached_{key}"], found[f"{whose}prompt_{key}"]
+    rate = found[f"hit_rate_{which}{key}"]
+    part, whole = found[f"cached_{key}"], found[f"{which}prompt_{key}"]
     return f"{_percent(rate)} ({part:,} of {whole:,} {unit})"
 
 

@@ -47,17 +47,17 @@ def generate(name: str, requests: int = 500, *, rate: float = 4.0, seed: int = 0
     if not 0 < rate < float("inf"):
         raise PlanError("rate", rate, "it must be a number above 0")
     rng = np.random.default_rng(check_int("seed", seed, 0))
-    asked = islice(WORKLOADS[name](rng, rate), check_int("requests", requests, 1))
-    ordered = sorted(asked, key=lambda each: each.arrival)
+    drawn = islice(WORKLOADS[name](rng, rate), check_int("requests", requests, 1))
+    ordered = sorted(drawn, key=lambda each: each.arrival)
     first = ordered[0].arrival
     made = [_request(n, first, each) for n, each in enumerate(ordered)]
     return Trace(name, "generated", made, rate=rate, seed=seed)
 
 
-def _request(number: int, first: float, asked: _Exchange) -> TraceRequest:
-    size, answer = asked.prompt.size, asked.output.size
-    arrival = round(asked.arrival - first, 6)
-    return TraceRequest(number, arrival, size, answer, tokens=asked.prompt, output=asked.output)
+def _request(number: int, first: float, drawn: _Exchange) -> TraceRequest:
+    size, answer = drawn.prompt.size, drawn.output.size
+    arrival = round(drawn.arrival - first, 6)
+    return TraceRequest(number, arrival, size, answer, tokens=drawn.prompt, output=drawn.output)
 
 
 def chat(rng: "Generator", rate: float) -> Iterator[_Exchange]:
@@ -135,7 +135,7 @@ def _text(rng: "Generator", size: int | np.integer) -> Ints:
 
 
 def _popularity(items: int) -> NDArray[np.float64]:
-    """Zipf's law: the n-th is asked for 1/n as often as the first."""
+    """Zipf's law: the n-th comes 1/n as often as the first."""
     weights: NDArray[np.float64] = 1 / np.arange(1, items + 1)
     weights /= weights.sum()
     return weights
@@ -156,5 +156,5 @@ def _interleave(
     for start in _arrivals(rng, rate):
         while waiting and waiting[0][0] <= start:
             yield heappop(waiting)[2]
-        for asked in session(start):
-            heappush(waiting, (asked.arrival, next(order), asked))
+        for drawn in session(start):
+            heappush(waiting, (drawn.arrival, next(order), drawn))
