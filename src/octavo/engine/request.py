@@ -38,7 +38,7 @@ class Request:
         output: tokens generated so far, a stop token included.
         finish_reason: None while it runs; see Completion.
         stop_reason: the stop token or text that ended it, or None.
-        error: what cancelled it, raised while its token was chosen, looked at or passed on; or None.
+        error: what cancelled it, raised while its token was chosen or passed on; or None.
         cached_tokens: tokens of the prompt found in the prefix cache; 0 while it waits.
         sequence: its handle in the cache, None before it first ran and when it is done.
     """

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.cache import Cache
-from octavo.cache.sequence import Ints, Sequence
+from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.checks import check_int
+from octavo.checks import Ints, check_int
 from octavo.errors import OutOfPages
 
 
