@@ -7,7 +7,7 @@ and policy would have found.
 import time
 
 from octavo.cache.cache import Cache
-from octavo.cache.reports import Stats
+from octavo.cache.results import Stats
 from octavo.cache.sequence import Sequence
 from octavo.errors import OutOfPages
 from octavo.model.lifetimes import FULL

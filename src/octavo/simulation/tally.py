@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from octavo.cache.reports import Stats
+from octavo.cache.results import Stats
 
 _SPANS = 256
 
