@@ -87,7 +87,7 @@ class Request:
         self.output.append(token)
         if token in self.params.stop_token_ids:
             self.stop_reason, self.finish_reason = token, "stop"
-        elif self.prompt_tokens + len(self.output) >= self.limit:
+        elif self.prompt.size + len(self.output) >= self.limit:
             self.finish_reason = "length"
 
     def look_for_stop_text(self) -> None:
