@@ -38,12 +38,15 @@ def read_prompt(core: Core, tokens: Tokens) -> Prompt:
         TokenError: an entry is no token id. LengthError: there are none.
     """
     given: Any = tokens
-    if not (type(given) is list and given):
+    if isinstance(given, np.ndarray) and given.dtype == np.int32 and given.ndim == 1:
+        given = numbers(given)
+    elif type(given) is not list:
         given = numbers(check_tokens(given))
-        if not len(given):
-            raise LengthError("len(tokens)", 0, 1, None, "a prompt has at least one token")
+    length = len(given)
+    if not length:
+        raise LengthError("len(tokens)", 0, 1, None, "a prompt has at least one token")
     try:
-        return Prompt(core.read(given, len(given)), len(given))
+        return Prompt(core.read(given, length), length)
     except Refused:
         ids = check_tokens(tokens)  # names the entry, or takes what is like an int
         return Prompt(core.read(numbers(ids), ids.size), ids.size)

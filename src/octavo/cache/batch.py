@@ -99,7 +99,7 @@ class Batch:
         Raises:
             DuplicateSequence: it is.
         """
-        if self._core.places.rows[sequence.row] is not None:
+        if self._core.places.place[sequence.row] >= 0:
             raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
 
     def _snapshot(self) -> tuple[Sequence, ...]:

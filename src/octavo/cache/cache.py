@@ -330,14 +330,14 @@ class Cache:
 
         None: not even the pages of its cross input.
         """
-        if not reuse and identity.cross is None:
-            return self._prefixes.find(prompt.begin, 0, identity)
+        length = prompt.length if reuse else 0
+        if not self._core.guaranteed:
+            return self._prefixes.find(prompt.begin, length, identity)
         needs = [0] * len(self._core.groups)
 
         def is_short(pages: Pages) -> bool:
             return self._capacity.is_short(needs, pages)
 
-        length = prompt.length if reuse else 0
         return self._prefixes.afford(prompt.begin, length, identity, is_short)
 
     def _promise(self, bound: int, identity: Identity, hit: Hit | None) -> None:

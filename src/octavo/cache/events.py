@@ -92,6 +92,7 @@ class EventLog:
         self._queue: deque[Event] = deque()
         self._telling = False
         core.stored, core.pool.removed = self.stored, self.removed
+        core.index.named = True
 
     def cleared(self) -> None:
         """Every published page was forgotten."""

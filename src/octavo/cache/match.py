@@ -46,14 +46,14 @@ class Prefixes:
     def __init__(self, core: Core, *, grid: bool) -> None:
         self._core, self._grid = core, grid
 
-    def find(self, begin: int, length: int, identity: Identity, *, reuse: bool = True) -> Hit:
+    def find(self, begin: int, length: int, identity: Identity) -> Hit:
         """The hit of the ids at ``begin``; leaves its nodes in the core's path. O(length)."""
         core = self._core
         most = shareable_pages(identity, length - 1, core.size) if length else 0
-        known = core.index.roots.get(identity.root, -1) if identity.root else 0
-        root = known if reuse else -1
-        core.match(begin, most, root, self._known_tags(identity, most))
-        alone = [int(group.alone) for group in core.groups]
+        root = core.index.roots.get(identity.root, -1) if identity.root else 0
+        tags = self._known_tags(identity, most) if identity.media else None
+        core.match(begin, most, root, tags)
+        alone = [group.alone for group in core.groups]
         return Hit(core.boundary, alone, core.tokens_boundary, core.chain, most)
 
     def pages(self, hit: Hit, identity: Identity) -> Pages:
@@ -79,7 +79,7 @@ class Prefixes:
             None: not even its cross input can be held.
         """
         hit = self.find(begin, length, identity)
-        if not self._core.guaranteed or not is_short(self.pages(hit, identity)):
+        if not is_short(self.pages(hit, identity)):
             return hit
         low, high, size = 0, hit.boundary - 1, self._core.size
         while low < high:  # pages that can be afforded, by bisection
@@ -101,9 +101,7 @@ class Prefixes:
             hold = core.index.tags.hold
             core.tags[row] = {c: hold(key) for c, key in _media_keys(identity, core.size).items()}
 
-    def _known_tags(self, identity: Identity, columns: int) -> dict[int, int] | None:
-        if not identity.media:
-            return None
+    def _known_tags(self, identity: Identity, columns: int) -> dict[int, int]:
         keys = _media_keys(identity, self._core.size)
         find = self._core.index.tags.find
         return {column: find(key) for column, key in keys.items() if column < columns}
@@ -162,7 +160,7 @@ class Prefixes:
 
 def shareable_pages(identity: Identity, length: int, page_size: int) -> int:
     """Full pages below ``length`` whose content is known. O(media)."""
-    until = identity.shared_until
+    until = identity.shared_until if identity.media else None
     return (length if until is None else min(length, until)) // page_size
 
 

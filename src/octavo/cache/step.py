@@ -106,12 +106,13 @@ class Step(Pass):
         sequences: the rows.
     """
 
-    __slots__ = ("_origin", "_values", "sequences")
+    __slots__ = ("_origin", "_values", "_views", "sequences")
 
     def __init__(self, sequences: "tuple[Sequence, ...]" = (), **values: Any) -> None:
         super().__init__()
         self.sequences = sequences
         self._values = values
+        self._views: dict[str | None, View] = {}
         self._origin: Step | None = None  # of which this is a copy
 
     def replace(self, **changes: Any) -> "Step":
@@ -198,10 +199,12 @@ class Step(Pass):
 
         Cost: O(rows x columns), once.
         """
-        if "groups" in self._values:
-            return self._given_group(name)
-        number = self.group_number(name)
-        return self._remember(f"group {number}", lambda: self._view(number))
+        views: dict[str | None, View] = self._views
+        found = views.get(name)
+        if found is None:
+            found = self._given_group(name) if "groups" in self._values else self._view(name)
+            views[name] = found
+        return found
 
     def slots(self, name: str | None = None) -> Ints:
         """int32[T], where each new token's KV goes in a token group. O(1).
@@ -215,8 +218,7 @@ class Step(Pass):
         number = self.group_number(name)
         if not self.core.groups[number].keeps_tokens:
             raise UnknownGroup(name, self.group_names)
-        at = self.core.section(number, self.count, self.tokens)
-        return self._remember(f"slots {number}", lambda: self.array[at : at + self.tokens])
+        return self._slots(number)
 
     @property
     def groups(self) -> dict[str, View]:
@@ -341,13 +343,19 @@ class Step(Pass):
                 return view
         raise UnknownGroup(None, list(groups))
 
-    def _view(self, number: int) -> View:
-        group, n = self.core.groups[number], self.count
-        at = self.core.section(number, n, self.tokens)
+    def _slots(self, number: int) -> Ints:
+        at = self.core.section(number, self.count, self.tokens)
+        slots: Ints = self.array[at : at + self.tokens]
+        return slots
+
+    def _view(self, name: str | None) -> View:
+        number = self.group_number(name)
+        core, n = self.core, self.count
+        group = core.groups[number]
         if group.keeps_tokens:
             self._check_open("tables")
-            name = self.core.names[number]
-            return GroupView(self.slots(name), self.core.gather(self, number), self.core.zeros[:n])
+            return GroupView(self._slots(number), core.gather(self, number), core.zeros[:n])
+        at = core.section(number, n, self.tokens)
         if group.keeps_state:
             parts, units = group.parts, group.units
             source = self.array[at : at + n * parts].reshape(n, parts)

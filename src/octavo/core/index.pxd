@@ -7,9 +7,10 @@ cdef class Tags:
 
 @cython.final
 cdef class PrefixIndex:
-    cdef public int size, groups, end, spare, count, salt
+    cdef public int size, groups, end, spare, count, salt, bundled
     cdef public int[::1] parent, code, tag, users, following, held, tokens, buckets
     cdef public Arena ids
+    cdef public bint named
     cdef public object tags
     cdef public list bundles
     cdef public dict roots, keys, names

@@ -78,9 +78,10 @@ class PrefixIndex:
         following: by node, the next one in its bucket, or among the spare ones.
         held: page of ``node * groups + group``, of a state or cross input its first; 0: none.
         tokens: ids of ``node * size`` and behind.
-        bundles: by group, of states and cross inputs: all pages by node, used longest ago first.
+        bundles: by group, of states and cross inputs: all pages by node, used longest ago first;
+            ``bundled`` says how many.
         roots: node by root key; ``keys`` is its inverse.
-        names: digests by node, as far as somebody has asked for them; see `octavo.cache.events`.
+        names: digests by node, where ``named``; see `octavo.cache.events`.
     """
 
     def __init__(self, size: int, groups: int, ids: Arena) -> None:
@@ -102,9 +103,11 @@ class PrefixIndex:
         self.users[0] = 1
         self.tags = Tags()
         self.bundles: list[dict[int, tuple[int, ...]]] = [{} for _ in range(groups)]
+        self.bundled = 0
         self.roots: dict[Hashable, int] = {}
         self.keys: dict[int, Hashable] = {}
         self.names: dict[int, bytes] = {}
+        self.named = False
 
     def hash(self, parent: int, tag: int, at: int) -> int:
         """Of a page of tokens; differs between the two modes, which nothing shows."""
@@ -193,7 +196,7 @@ class PrefixIndex:
                 del self.roots[self.keys.pop(node)]
             else:
                 self.unlink(node)
-            if self.names:
+            if self.named:
                 self.names.pop(node, None)
             self.following[node] = self.spare
             self.spare = node

@@ -5,4 +5,14 @@ these words: the build hook makes ``import cython`` of them, so that ``cython.co
 constant for the C compiler and Cython is never loaded at run time.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 compiled = False
+_T = TypeVar("_T")
+
+
+def boundscheck(check: bool) -> Callable[[_T], _T]:  # noqa: FBT001, as Cython has it
+    """Whether C checks each index of a function: off where it has checked the whole range."""
+    del check
+    return lambda function: function

@@ -24,6 +24,7 @@ cdef class Pool:
     cdef public long long evicted
     cdef public bint packed
     cdef public PrefixIndex index
+    cdef public Space shared
     cdef public object excess, removed
     cdef public list spaces
     cdef public int[::1] owner, live, vacant, before, after, left, right, chain, used, mark, stack, waiting

@@ -168,6 +168,7 @@ class Pool:
                 end += per_parent[number]
             else:
                 self.spaces.append(self.spaces[0] if number else Space(parents, 1, lanes, end))
+        self.shared = self.spaces[0]  # where all groups share one id space, theirs
         self.owner = ints(parents)
         self.live = ints(parents)
         self.vacant = ints(parents)
@@ -202,6 +203,8 @@ class Pool:
 
     def space(self, group: int) -> Space:
         """The ids of a group. O(1)."""
+        if not self.packed:
+            return self.shared
         space: Space = self.spaces[group]
         return space
 
@@ -423,6 +426,7 @@ class Pool:
         for page in pages:
             space.node[page] = node
         self.index.bundles[group][node] = pages
+        self.index.bundled += 1
 
     def forget(self, group: int, page: int, evicted: bool) -> None:
         """The node of an evictable page loses it, and all of its bundle. O(pages)."""
@@ -433,9 +437,12 @@ class Pool:
         if evicted:
             self.evicted += 1
         index.held[node * self.groups + group] = 0
-        bundle = index.bundles[group].pop(node, None) if index.bundles[group] else None
-        for other in (page,) if bundle is None else bundle:
-            self.unpublish(space, other)
+        if index.bundled and node in index.bundles[group]:
+            index.bundled -= 1
+            for other in index.bundles[group].pop(node):
+                self.unpublish(space, other)
+        else:
+            self.unpublish(space, page)
         index.leave(node)
 
     def unpublish(self, space: Space, page: int) -> None:

@@ -20,6 +20,8 @@ cdef class Rows:
 cdef class Places:
     cdef public list rows
     cdef public int[::1] place
+    cpdef void put(self, int row, Rows rows, int place) except *
+    cpdef void drop(self, int row) except *
     @cython.locals(rows=Rows)
     cpdef void note(self, int row, int group, int column, int page) except *
 

@@ -124,17 +124,30 @@ class Places:
 
     Attributes:
         rows: by row, the `Rows` it is in, or None.
-        place: by row, its place in them.
+        place: by row, its place in them; -1: it is in none.
     """
 
     def __init__(self, rows: int) -> None:
         self.rows: list[Rows | None] = [None] * rows
         self.place = ints(rows)
+        for row in range(rows):
+            self.place[row] = -1
+
+    def put(self, row: int, rows: Rows, place: int) -> None:
+        """A row has this place now. O(1)."""
+        self.rows[row] = rows
+        self.place[row] = place
+
+    def drop(self, row: int) -> None:
+        """A row is in no batch any more. O(1)."""
+        self.rows[row] = None
+        self.place[row] = -1
 
     def note(self, row: int, group: int, column: int, page: int) -> None:
         """An entry of a row's table is another page now; told to its batch, if any. O(1)."""
-        rows = self.rows[row]
-        if rows is not None:
+        if self.place[row] >= 0:
+            rows = self.rows[row]
+            assert rows is not None
             rows.note(self.place[row], group, column, page)
 
 

@@ -442,12 +442,13 @@ class Sequences:
 
     def leave(self, row: int) -> None:
         """A row ends, in its batch too if it is in one. O(pages)."""
-        rows = self.places.rows[row]
-        if rows is not None:
-            place = self.places.place[row]
+        place = self.places.place[row]
+        if place >= 0:
+            rows = self.places.rows[row]
+            assert rows is not None
             rows.note(place, -1, self.width(row), 0)
             rows.data[place] = -1
-            self.places.rows[row] = None
+            self.places.drop(row)
         self.end(row)
 
     def join(self, rows: Rows, row: int) -> None:
@@ -455,8 +456,7 @@ class Sequences:
         if rows.count == len(rows.data):
             rows.data = larger(rows.data, rows.count, 2 * rows.count + 8)
         rows.data[rows.count] = row
-        self.places.rows[row] = rows
-        self.places.place[row] = rows.count
+        self.places.put(row, rows, rows.count)
         rows.note(rows.count, -1, 0, 0)
         rows.count += 1
 
@@ -465,13 +465,13 @@ class Sequences:
         row, last = rows.data[place], rows.count - 1
         moved = rows.data[last]
         if row >= 0:
-            self.places.rows[row] = None
+            self.places.drop(row)
             rows.note(place, -1, self.width(row), 0)
         if place != last:
             rows.data[place] = moved
             rows.note(place, -1, 0, 0)
             if moved >= 0:
-                self.places.place[moved] = place
+                self.places.put(moved, rows, place)
                 rows.note(last, -1, self.width(moved), 0)
         rows.count -= 1
 

@@ -53,26 +53,27 @@ cdef class Core(Sequences):
     cdef void begin_crosses(self, Pass step, Rows rows) except *
     @cython.locals(block="int[::1]", n=int, tokens="long long", group=Group, at="long long", i=int, row=int, end=int)
     cdef void fill(self, Pass step, Rows rows) except *
-    @cython.locals(block="int[::1]", data="int[::1]", n=int, first="long long", query="long long", ids="long long", positions="long long", at="long long", i=int, j=int, row=int, start=int, end=int, known=int, count=int, there=int, wants=bint)
+    @cython.locals(block="int[::1]", data="int[::1]", n=int, first="long long", query="long long", ids="long long", positions="long long", at="long long", i=int, j=int, row=int, start=int, end=int, known=int, count=int, there=int, begin="long long", wants=bint)
     cdef void fill_tokens(self, Pass step, Rows rows) except *
     @cython.locals(table="int[::1]", size=int, i=int, row=int, position=int, end=int, begin="long long", column=int, base=int, stop=int)
     cdef void fill_slots(self, Group group, int[::1] block, long long at, Rows rows) except *
     @cython.locals(parts=int, targets="long long", i=int, row=int, column=int, part=int, back=int)
     cdef void fill_states(self, Group group, int[::1] block, long long at, Rows rows) except *
     cpdef bint is_row(self, Pass step, int place) except -1
-    @cython.locals(group=Group, n=int, lengths="long long", width=int, table="int[::1]", i=int, row=int, columns=int, column=int)
+    @cython.locals(group=Group, n=int, lengths="long long", width=int, i=int)
     cpdef object gather(self, Pass step, int number)
+    @cython.locals(data="int[::1]", n=int, i=int, row=int, columns=int, column=int, begin="long long", at="long long")
+    cdef void gather_rows(self, int[::1] table, Pass step, Group group, int width, long long lengths) except *
     @cython.locals(log="int[::1]", at=Py_ssize_t)
     cpdef object delta(self, Pass step, int number)
     @cython.locals(columns=int, row=int, column=int)
     cdef void tell_row(self, Pass step, Group group, int place, int width, list found) except *
-    @cython.locals(block="int[::1]", numbers="int[::1]", given="int[::1]", valid="int[::1]", n=int, first=int, at="long long", every=bint, some=bint, i=int, row=int, past=int, context=int, wants=int, count=int, end=int)
+    @cython.locals(block="int[::1]", numbers="int[::1]", given="int[::1]", valid="int[::1]", n=int, first=int, at="long long", begin="long long", j=int, every=bint, some=bint, i=int, row=int, past=int, context=int, wants=int, count=int, end=int)
     cpdef void commit(self, Pass step, object ids, object counts, object kept) except *
     @cython.locals(block="int[::1]", n=int, first=int, at="long long", j="long long", i=int, row=int, past=int, context=int, count=int, end=int)
     cdef void check_commit(self, Pass step, int[::1] numbers, int[::1] given, int[::1] valid, bint every, bint some, bint partly) except *
     @cython.locals(known="long long")
     cdef void check_row(self, int place, int row, long long count, int past, int end, int context) except *
-    cdef void store(self, int row, int[::1] ids, long long at, int count) except *
     @cython.locals(later=bint, before=int, after=int, position=int, group=Group)
     cdef void keep(self, int place, int row, int end, int context) except *
     @cython.locals(index=PrefixIndex, tip=int, tags=dict, begin="long long", column=int, tag=int, at="long long", code=int, node=int, group=Group, page=int, other=int)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from octavo.core import nocython as cython
 from octavo.core.arena import Arena, copy, ints, longs, view
 from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
@@ -481,7 +482,12 @@ class Core(Sequences):
             start, end, known = self.scheduled[row], self.target[row], self.known[row]
             count = end - start
             there = max(0, min(end, known) - start)
-            copy(block, ids + at, data, self.ids.begin[row] + start, there)
+            begin = self.ids.begin[row] + start
+            if there > 16:
+                copy(block, ids + at, data, begin, there)
+            else:
+                for j in range(there):
+                    block[ids + at + j] = data[begin + j]
             for j in range(there, count):
                 block[ids + at + j] = 0  # the engine knows these, the cache does not yet
             for j in range(count):
@@ -544,17 +550,26 @@ class Core(Sequences):
             for i in range(n):
                 width = max(width, (step.block[lengths + i] + self.size - 1) // self.size)
         array = np.empty((n, width), np.int32)
-        table = view(array.reshape(-1))
+        self.gather_rows(view(array.reshape(-1)), step, group, width, lengths)
+        array.flags.writeable = False
+        return array
+
+    @cython.boundscheck(False)
+    def gather_rows(self, table: Ints, step: Pass, group: Group, width: int, lengths: int) -> None:
+        """The rows of `gather`, which has made ``table``; C does not check each number of a row."""
+        n, data = step.count, group.table.data
         for i in range(n):
             row = step.block[len(self.groups) + i]
             columns = (step.block[lengths + i] + self.size - 1) // self.size
             if not self.is_row(step, i) or group.table.room[row] < columns:
                 columns = 0
-            copy(table, i * width, group.table.data, group.table.begin[row], columns)
+            begin, at = group.table.begin[row], i * width
+            if begin + columns > len(data) or at + width > len(table) or columns > width:
+                raise IndexError(row)
+            for column in range(columns):
+                table[at + column] = data[begin + column]
             for column in range(columns, width):
-                table[i * width + column] = 0
-        array.flags.writeable = False
-        return array
+                table[at + column] = 0
 
     def delta(self, step: Pass, number: int) -> Any:
         """Changed entries of a group's table, int32[3, k]: places, columns, pages; None: none.
@@ -620,8 +635,11 @@ class Core(Sequences):
             if every:
                 at = i
             if self.epoch[row] <= step.clock:
-                if count:
-                    self.store(row, numbers, at, count)
+                if count:  # there is room for them since they were checked
+                    begin = self.ids.begin[row] + self.known[row]
+                    for j in range(count):
+                        self.ids.data[begin + j] = numbers[at + j]
+                    self.known[row] += count
                 self.opened[row] -= 1
                 if context > past:
                     self.moving[row] -= 1
@@ -688,11 +706,6 @@ class Core(Sequences):
             if self.moving[row] > 1:
                 raise Refused(LATER, place, end)
             self.reach(row, end)
-
-    def store(self, row: int, ids: Any, at: int, count: int) -> None:
-        """A row learns checked ids, for which there is room. O(count)."""
-        copy(self.ids.data, self.ids.begin[row] + self.known[row], ids, at, count)
-        self.known[row] += count
 
     def keep(self, place: int, row: int, end: int, context: int) -> None:
         """Positions up to ``end`` are computed, those of the step beyond are given back."""

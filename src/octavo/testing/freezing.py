@@ -27,7 +27,18 @@ _CODE = (FunctionType, MethodType, BuiltinMethodType)
 _FIELDS = (GetSetDescriptorType, MemberDescriptorType)
 CACHED = frozenset(
     # remembered, but could be computed again
-    {"__weakref__", "_listed", "_possible", "_values", "names", "fullest", "salt", "code", "tick"}
+    {
+        "__weakref__",
+        "_listed",
+        "_possible",
+        "_values",
+        "_views",
+        "names",
+        "fullest",
+        "salt",
+        "code",
+        "tick",
+    }
     # what one verb writes down for itself
     | {"stamp", "target", "new", "owed_after", "given", "scratch", "path", "chain", "boundary"}
     | {"tokens_boundary", "wants", "owed", "run", "alone", "published", "dropped", "repointed"}
