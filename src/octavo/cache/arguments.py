@@ -145,7 +145,7 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
             return News(core.listed(tokens), None)
         except Refused:  # one entry a row of another kind, or one that no row wants
             pass
-    if isinstance(tokens, tuple) and len(tokens) == 2 and not hasattr(tokens[0], "__index__"):
+    if isinstance(tokens, tuple) and len(tokens) == 2 and isinstance(tokens[0], Iterable):
         ids = check_tokens(tokens[0])
         return News(numbers(ids), numbers(_sizes(tokens[1], rows, ids.size)))
     if not isinstance(tokens, Iterable):
