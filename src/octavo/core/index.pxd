@@ -29,7 +29,7 @@ cdef class PrefixIndex:
     cpdef void leave(self, int node) except *
     @cython.locals(bucket=int, other=int)
     cdef void unlink(self, int node) except *
-    cdef int ancestor(self, int node, int steps) except -1
+    cpdef int ancestor(self, int node, int steps) except -1
     @cython.locals(group=int, count=int)
     cpdef int copies(self, int node) except -1
     @cython.locals(old="long long", count="long long", buckets="int[::1]", bucket=int, node=int, following=int, place=int)

@@ -62,9 +62,9 @@ cdef class Pool:
     @cython.locals(space=Space)
     cpdef void publish(self, int group, int page, int node) except *
     @cython.locals(space=Space, page=int)
-    cdef void publish_bundle(self, int group, tuple pages, int node) except *
+    cpdef void publish_bundle(self, int group, tuple pages, int node) except *
     @cython.locals(space=Space, index=PrefixIndex, node=int, other=int)
-    cdef void forget(self, int group, int page, bint evicted) except *
+    cpdef void forget(self, int group, int page, bint evicted) except *
     @cython.locals(parent=int)
     cdef void unpublish(self, Space space, int page) except *
     @cython.locals(ring=int, parent=int, group=int, space=Space, first=int, page=int)
@@ -76,7 +76,7 @@ cdef class Pool:
     @cython.locals(before=int, after=int)
     cdef void leave_lane(self, int parent) except *
     @cython.locals(lane=int, parent=int, count=int, down=int)
-    cdef void rebalance(self) except *
+    cpdef void rebalance(self) except *
     @cython.locals(vacant=int, ring=int, last=int)
     cdef void list_vacant(self, Space space, int parent) except *
     @cython.locals(left=int, right=int)
