@@ -6,6 +6,7 @@ entry by entry, which finds what is wrong.
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 from octavo.cache.step import Step
 from octavo.checks import Ints, Tokens, check_int, check_tokens
 from octavo.core.arena import view
+from octavo.core.commits import Core
 from octavo.core.rows import Refused
-from octavo.core.steps import Core
 from octavo.errors import LengthError, TokenError
 
 Counts = int | Iterable[int] | NDArray[np.integer[Any]]
@@ -132,22 +133,24 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
         TokenError: an entry is no token id.
         LengthError: not one entry a row, or the counts do not sum to the ids.
     """
-    rows = step.count
     if tokens is None:
         return News(core.nothing, None)
-    if isinstance(tokens, np.ndarray) and tokens.shape == (rows,):
+    if isinstance(tokens, np.ndarray) and tokens.shape == (step.count,):
         if tokens.dtype == np.int32:
             return News(numbers(tokens), None)
-        if tokens.dtype.kind in "iu":
-            return _wanted(tokens, step)
-    if type(tokens) is list and len(tokens) == rows:
-        try:
+    elif type(tokens) is list and len(tokens) == step.count:
+        with suppress(Refused):  # one entry a row of another kind, or one that no row wants
             return News(core.listed(tokens), None)
-        except Refused:  # one entry a row of another kind, or one that no row wants
-            pass
-    if isinstance(tokens, tuple) and len(tokens) == 2 and isinstance(tokens[0], Iterable):
-        ids = check_tokens(tokens[0])
-        return News(numbers(ids), numbers(_sizes(tokens[1], rows, ids.size)))
+    elif isinstance(tokens, tuple) and len(tokens) == 2 and isinstance(tokens[0], Iterable):
+        flat: Any = tokens[0]
+        ids = check_tokens(flat)
+        return News(numbers(ids), numbers(_sizes(tokens[1], step.count, ids.size)))
+    return _read_each(tokens, step)
+
+
+def _read_each(tokens: Any, step: Step) -> News:
+    """`read_learned` one by one, which finds what is wrong."""
+    rows = step.count
     if not isinstance(tokens, Iterable):
         raise LengthError("tokens", tokens, None, None, "one entry a row of the step")
     items = list(tokens)
@@ -159,11 +162,6 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
     wanted = [item if want else 0 for item, want in zip(items, wants, strict=True)]
     array = np.asarray(wanted) if isinstance(tokens, np.ndarray) else wanted
     return News(numbers(check_tokens(array)), None)
-
-
-def _wanted(tokens: NDArray[Any], step: Step) -> News:
-    """The id of each row that wants one, of integers of any size."""
-    return News(numbers(check_tokens(np.where(step.wants_token, tokens, 0))), None)
 
 
 def _joined(items: list[Any]) -> News:

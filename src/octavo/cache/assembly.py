@@ -3,12 +3,12 @@
 from octavo.cache.policies import Policy, find_policy
 from octavo.checks import check_int
 from octavo.core.arena import Arena
+from octavo.core.commits import Core
 from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
 from octavo.core.pages import Pool
 from octavo.core.rows import Places
-from octavo.core.sequences import NEVER
-from octavo.core.steps import Core
+from octavo.core.sequences import NEVER, Parts
 from octavo.errors import PlanError
 from octavo.model.lifetimes import Chunked, Window
 from octavo.planner.plan import Plan
@@ -38,7 +38,8 @@ def assemble(
         for number, group in enumerate(plans)
     ]
     names = list(plan.groups)
-    return Core(plan.page_size, rows, index, pool, groups, ids, places, rollback, publishes, names)
+    size = plan.page_size
+    return Core(Parts(size, rows, index, pool, groups, ids, places, rollback, publishes, names))
 
 
 def _make_pool(plan: Plan, plans: list[GroupPlan], index: PrefixIndex, policy: Policy) -> Pool:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from octavo.cache.sequence import Sequence
+from octavo.core.commits import Core
 from octavo.core.rows import Rows
-from octavo.core.steps import Core
 from octavo.errors import CapacityError, DuplicateSequence, UnknownSequence
 
 

@@ -12,9 +12,9 @@ from octavo.cache.match import Prefixes
 from octavo.cache.refusals import out_of_pages
 from octavo.cache.sequence import Sequence
 from octavo.checks import check_int
+from octavo.core.commits import Core
 from octavo.core.groups import Group
 from octavo.core.rows import Rows
-from octavo.core.steps import Core
 from octavo.errors import CapacityError, LengthError, NeverFits, PlanError
 from octavo.planner.plan import Plan
 

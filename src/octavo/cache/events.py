@@ -15,7 +15,7 @@ import numpy as np
 from octavo.cache.identity import Extra, page_digest, read_extras, root_digest
 from octavo.cache.match import shareable_pages
 from octavo.checks import Tokens, check_int, check_tokens
-from octavo.core.steps import Core
+from octavo.core.commits import Core
 
 
 class Stored(NamedTuple):

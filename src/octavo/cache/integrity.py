@@ -1,6 +1,6 @@
 """The laws between pool, index and page tables, checked as equations over the core's arrays."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.results import Pin
+from octavo.core.commits import Core
 from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
-from octavo.core.pages import Pool, Space
+from octavo.core.pages import Pool
 from octavo.core.rows import Pass
-from octavo.core.steps import Core
+from octavo.core.spaces import Space
 from octavo.errors import IntegrityError
 
 Ints = NDArray[np.int32]
@@ -178,27 +179,28 @@ def _count_holders(
 ) -> dict[int, NDArray[Any]]:
     """By space, holders of each page as tables, fetches, pins, steps and copies have them."""
     found = {id(space): np.zeros(space.size, np.int64) for space in core.pool.spaces}
+    for number, pages in _held(core, active, pins, steps):
+        np.add.at(found[id(core.pool.spaces[number])], np.asarray(pages, np.intp), 1)
+    return found
 
-    def add(number: int, pages: Iterable[int]) -> None:
-        holders = found[id(core.pool.spaces[number])]
-        for page in pages:
-            holders[page] += 1
 
+def _held(
+    core: Core, active: list[int], pins: Collection[Pin], steps: list[Pass]
+) -> Iterator[tuple[int, Any]]:
+    """(group, pages) of all that holds any: tables, fetched states, pins, steps, copies."""
     for row in active:
         for group in core.groups:
             if core.columns(group, row):
-                add(group.number, group.held(row, core.columns(group, row)))
+                yield group.number, group.held(row, core.columns(group, row))
         for number, pages in core.fetches[row] or ():
-            add(number, pages)
+            yield number, list(pages)
     for pin in pins:
-        for number, held in enumerate(pin.pages):
-            add(number, held.tolist())
+        yield from enumerate(pin.pages)
     for step in steps:
         for _, number, kept, _ in step.kept:
-            add(number, kept)
+            yield number, list(kept)
     for number, source, _ in core.pending:
-        add(number, [source])
-    return found
+        yield number, [source]
 
 
 def _check_row(core: Core, row: int) -> None:

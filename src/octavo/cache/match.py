@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from octavo.cache.identity import Identity
 from octavo.cache.results import Explanation, Match
+from octavo.core.commits import Core
 from octavo.core.sequences import NEVER
-from octavo.core.steps import Core
 
 GRID_STEP = (21, 20)
 """Most a grid boundary may be of the one before, as a fraction: 1.05."""

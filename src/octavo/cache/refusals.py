@@ -1,12 +1,13 @@
 """What the core refuses, as octavo's errors: the same facts in words."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import Any
 
 from octavo.cache.arguments import Spread
 from octavo.cache.sequence import Sequence
 from octavo.core import rows as why
-from octavo.core.steps import Core
+from octavo.core.commits import Core
 from octavo.errors import (
     CapacityError,
     DuplicateSequence,
@@ -35,14 +36,8 @@ def extend_error(
     if refused.why == why.PAGES:
         return out_of_pages(core, refused.value)
     sequence = sequences[refused.place]
-    if refused.why == why.GONE:
-        return StaleSequence(sequence.id)
-    if refused.why == why.PREEMPTED:
-        return StepError(f"sequence {sequence.id!r} is preempted; resume it first")
-    if refused.why == why.TWICE:
-        return DuplicateSequence(sequence.id, "stands in two rows")
-    if refused.why == why.STATE_LOST:
-        return StepError(f"the state of {sequence.id!r} went with an aborted step: commit first")
+    if refused.why in _REFUSED_ROWS:
+        return _REFUSED_ROWS[refused.why](sequence.id)
     if refused.why == why.LIMIT:
         limit = f"the limit of sequence {sequence.id!r}"
         return CapacityError("length", refused.value, sequence.limit, limit)
@@ -50,10 +45,20 @@ def extend_error(
         words = f"sequence {sequence.id!r} knows {sequence.length} tokens"
         return LengthError("count", refused.value, 0, refused.bound, words)
     if refused.why == why.DRAFTS:
-        name = core.names[[bool(group.keeps_state) for group in core.groups].index(True)]
+        name = core.names[[group.keeps_state for group in core.groups].index(True)]
         return RollbackUnsupported(name, refused.value - core.rollback)
     most = spread.each if spread.counts is None else max(spread.counts)
     return CapacityError("length", sequence.scheduled + most, sequence.limit, "its limit")
+
+
+_REFUSED_ROWS: dict[int, Callable[[object], OctavoError]] = {
+    why.GONE: StaleSequence,
+    why.PREEMPTED: lambda name: StepError(f"sequence {name!r} is preempted; resume it first"),
+    why.TWICE: lambda name: DuplicateSequence(name, "stands in two rows"),
+    why.STATE_LOST: lambda name: StepError(
+        f"the state of {name!r} went with an aborted step: commit first"
+    ),
+}
 
 
 def commit_error(core: Core, plan: Plan, refused: why.Refused, step: Any, ids: Any) -> OctavoError:

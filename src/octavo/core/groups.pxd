@@ -1,7 +1,8 @@
 cimport cython
 from octavo.core.arena cimport Arena
 from octavo.core.index cimport PrefixIndex
-from octavo.core.pages cimport Pool, Space
+from octavo.core.pages cimport Pool
+from octavo.core.spaces cimport Space
 from octavo.core.rows cimport Places
 
 @cython.final

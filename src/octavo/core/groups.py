@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from octavo.core.arena import Arena, ints
 from octavo.core.index import PrefixIndex
-from octavo.core.pages import Pool, Space
+from octavo.core.pages import Pool
 from octavo.core.rows import Places
+from octavo.core.spaces import Space
 
 
 class Group:

@@ -12,7 +12,7 @@ compiled = False
 _T = TypeVar("_T")
 
 
-def boundscheck(check: bool) -> Callable[[_T], _T]:  # noqa: FBT001, as Cython has it
+def boundscheck(check: bool) -> Callable[[_T], _T]:
     """Whether C checks each index of a function: off where it has checked the whole range."""
     del check
     return lambda function: function

@@ -7,10 +7,10 @@ id space, K is 1 and a parent is a page::
     page, K = 1     1           2           3          any of its pages is live or evictable
     page, K = 3     1 2 3       4 5 6       7 8 9      page = 1 + parent * K + k; 0 is the null page
 
-A page is *live* while somebody holds it, *evictable* when nobody does and a node stands for it, and
-*vacant* otherwise. A bound parent without a live page is *quiet*: it waits in a lane, first in first
-out, and is given up whole, the lowest lane first. An evictable page whose parent has live pages waits
-in a lane of its group, and a page that is taken comes, in this order, from
+A page is *live* while somebody holds it, *evictable* when nobody does and a node stands for it,
+and *vacant* otherwise. A bound parent without a live page is *quiet*: it waits in a lane, first in
+first out, and is given up whole, the lowest lane first. An evictable page whose parent has live
+pages waits in a lane of its group, and a page that is taken comes, in this order, from
 
 1. the fullest parent of the group that has live and vacant pages,
 2. a quiet parent of the group with vacant pages or a free parent, while what is still `due` fits,
@@ -23,93 +23,14 @@ Knows no sequences and no order of steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from octavo.core.arena import ints, longs, view
+from octavo.core.arena import ints, longs
 from octavo.core.index import PrefixIndex
+from octavo.core.spaces import Space, small
 from octavo.errors import IntegrityError
-
-if TYPE_CHECKING:
-    from octavo.core.arena import Ints
 
 Excess = Callable[[int, int], int]
 Removed = Callable[[int, int, bool], None]
-
-
-def small(count: int) -> Ints:
-    """``count`` zeros of 8 bits. O(1)."""
-    return view(bytearray(count))
-
-
-class Space:
-    """The ids of one group, or of all groups where a parent is one page.
-
-    Attributes:
-        size: ids, the null page included.
-        per_parent: K.
-        holders: by page, how many hold it.
-        node: by page, the node that stands for it; 0: none.
-        lane: by page, where it waits when nobody holds it.
-        before, after: by page, its neighbours among evictable pages beside live ones, a ring for
-            each lane; ``after`` also links the vacant pages of a parent. Empty where K is 1.
-        beside: evictable pages beside live ones.
-        live: pages somebody holds.
-        mixed: parents with a live page.
-        fullest: no parent with live and vacant pages has fewer vacant ones.
-        rings: where in the pool's ``left`` and ``right`` its rings of parents begin.
-    """
-
-    def __init__(self, parents: int, per_parent: int, lanes: int, rings: int) -> None:
-        self.size = 1 + parents * per_parent
-        self.per_parent = per_parent
-        self.lanes = lanes
-        self.rings = rings
-        self.holders = ints(self.size)
-        self.node = ints(self.size)
-        self.lane = small(self.size)
-        links = self.size + lanes if per_parent > 1 else 0
-        self.before = ints(links)
-        self.after = ints(links)
-        for ring in range(self.size, links):
-            self.before[ring] = ring
-            self.after[ring] = ring
-        self.beside = 0
-        self.live = 0
-        self.mixed = 0
-        self.fullest = per_parent
-
-    def wait(self, page: int) -> None:
-        """An evictable page that lost its holder joins the warm end of its lane. O(1)."""
-        ring = self.size + self.lane[page]
-        self.link(self.before[ring], page, ring)
-
-    def wait_again(self, page: int) -> None:
-        """One that has waited in a quiet parent joins the cold end: it is older. O(1)."""
-        ring = self.size + self.lane[page]
-        self.link(ring, page, self.after[ring])
-
-    def link(self, before: int, page: int, after: int) -> None:
-        """``page`` between two neighbours."""
-        self.after[before] = page
-        self.before[page] = before
-        self.after[page] = after
-        self.before[after] = page
-        self.beside += 1
-
-    def unlink(self, page: int) -> None:
-        """And out from between them. O(1)."""
-        before, after = self.before[page], self.after[page]
-        self.after[before] = after
-        self.before[after] = before
-        self.beside -= 1
-
-    def coldest(self) -> int:
-        """The evictable page beside live ones to give up first; 0: there is none. O(lanes)."""
-        if self.beside:
-            for ring in range(self.size, self.size + self.lanes):
-                if self.after[ring] != ring:
-                    return self.after[ring]
-        return 0
 
 
 class Pool:
@@ -379,7 +300,7 @@ class Pool:
             self.list_vacant(space, parent)
 
     def quieten(self, space: Space, parent: int) -> None:
-        """A parent lost its last live page: it waits in the lane of its warmest page, or is free."""
+        """A parent lost its last live page: it waits where its warmest page would, or is free."""
         space.mixed -= 1
         first, lane = 1 + parent * space.per_parent, 0
         for page in range(first, first + space.per_parent):

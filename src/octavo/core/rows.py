@@ -1,8 +1,8 @@
 """Rows: the place of each sequence, handles on them, batches of them, and one pass over some.
 
-A row is a sequence's place in all arrays of the core from admit to release. What the cache hands out
-(`octavo.Sequence`, `octavo.Batch`, `octavo.Step`) builds on the classes here; their numbers can be
-read by everyone and are written by the core alone.
+A row is a sequence's place in all arrays of the core from admit to release. What the cache hands
+out (`octavo.Sequence`, `octavo.Batch`, `octavo.Step`) builds on the classes here; their numbers can
+be read by everyone and are written by the core alone.
 """
 
 from __future__ import annotations
@@ -154,10 +154,11 @@ class Places:
 class Pass:
     """One pass over some rows: what `octavo.Step` shows, in one block of int32.
 
-    The block begins with the pages taken by group, then has, for n rows, G groups and T tokens:
-    rows, counts, past, context, last, wants_token (n each), query_start (n + 1), ids, positions (T);
-    then group by group slots (T) of tokens, source and targets of states (n * parts, n * units),
-    lengths and fresh (n each) of cross inputs; then the pages taken, group by group.
+    The block begins with how many pages each group takes, then has, for n rows, G groups and T
+    tokens: rows, counts, past, context, last, wants_token (n each), query_start (n + 1), ids and
+    positions (T each); then, group by group, slots (T) of tokens, source and targets of states
+    (n * parts, n * units * parts), lengths and fresh (n each) of cross inputs; then the pages
+    taken, group by group.
 
     Attributes:
         core: whose rows.

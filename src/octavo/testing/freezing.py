@@ -19,7 +19,7 @@ import numpy as np
 
 from octavo.cache.sequence import Sequence
 from octavo.core.arena import Arena
-from octavo.core.steps import Core
+from octavo.core.commits import Core
 
 Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)

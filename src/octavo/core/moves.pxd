@@ -1,0 +1,30 @@
+cimport cython
+from octavo.core.arena cimport copy
+from octavo.core.groups cimport Group
+from octavo.core.prefixes cimport Prefixes
+from octavo.core.rows cimport Handle, Rows
+
+cdef class Moves(Prefixes):
+    @cython.locals(number=int)
+    cpdef int reach(self, int row, int computed) except -1
+    @cython.locals(group=Group, first=int)
+    cdef int first_lost(self, int row, int computed) except -2
+    @cython.locals(span=int, columns=int, node=int)
+    cdef int state_boundary(self, int row, int computed) except -1
+    @cython.locals(before=int, after=int, tip=int, group=Group, columns=int)
+    cdef void settle(self, int row, int reached) except *
+    @cython.locals(low=int, high=int, group=Group)
+    cdef void cut(self, int row, int end) except *
+    cpdef void truncate(self, int row, int length, int reached) except *
+    @cython.locals(group=Group)
+    cdef void let_go(self, int row) except *
+    cpdef void preempt(self, int row) except *
+    cdef void end(self, int row) except *
+    @cython.locals(row=int)
+    cpdef void release(self, Handle handle) except *
+    @cython.locals(place=int, rows=Rows)
+    cpdef void leave(self, int row) except *
+    @cython.locals(length=int, begin="long long", child=int, number=int, page=int, group=Group)
+    cpdef int fork(self, int row) except -1
+    @cython.locals(columns=int, state=bint, column=int, page=int, target=int)
+    cdef void share(self, Group group, int row, int child) except *

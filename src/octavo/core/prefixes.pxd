@@ -1,0 +1,29 @@
+cimport cython
+from octavo.core.arena cimport copy
+from octavo.core.groups cimport Group
+from octavo.core.index cimport PrefixIndex
+from octavo.core.pages cimport Pool
+from octavo.core.sequences cimport Parts
+from octavo.core.states cimport States
+
+cdef class Prefixes(States):
+    cdef public int chain, boundary, tokens_boundary, published
+    cdef public int[::1] path
+    cdef public list repointed
+    @cython.locals(group=Group, size=int, node=int, index=PrefixIndex, column=int, tag=int, at="long long")
+    cpdef int match(self, long long begin, int most, int root, dict tags) except -1
+    @cython.locals(every=bint, tokens=bint, good=bint, group=Group, page=int)
+    cdef void serve(self, int node, int column) except *
+    @cython.locals(stop=int, column=int, node=int)
+    cpdef list hit(self, Group group, int boundary, int root)
+    @cython.locals(data="int[::1]", own="long long", i=int)
+    cpdef int common(self, int row, long long begin, int length) except -1
+    @cython.locals(start=int, group=Group)
+    cpdef void hold(self, int row, int boundary, int root, bint cross) except *
+    @cython.locals(index=PrefixIndex, pool=Pool, number=int, stop=int, column=int, page=int)
+    cdef void hold_tokens(self, Group group, int row, int boundary) except *
+    @cython.locals(column=int, pages=tuple, kept=dict)
+    cdef void hold_cross(self, Group group, int row, int root) except *
+    @cython.locals(index=PrefixIndex, tip=int, tags=dict, begin="long long", column=int, tag=int, at="long long", code=int, node=int, group=Group, page=int, other=int)
+    cdef void publish(self, int place, int row, int first, int stop, bint later) except *
+    cdef void repoint(self, int place, Group group, int row, int column, int old, int new) except *

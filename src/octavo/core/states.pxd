@@ -1,0 +1,24 @@
+cimport cython
+from octavo.core.groups cimport Group
+from octavo.core.sequences cimport Sequences
+from octavo.core.spaces cimport Space
+
+cdef class States(Sequences):
+    cpdef void stop_at(self, int row, set positions) except *
+    @cython.locals(start=int, best=int, stop=int)
+    cdef void aim(self, int row) except *
+    @cython.locals(page=int)
+    cpdef void fetch(self, int row, Group group, int node) except *
+    @cython.locals(number=int, page=int)
+    cdef void drop_fetches(self, int row) except *
+    @cython.locals(group=Group, page=int)
+    cdef bint can_fetch(self, int node) except -1
+    cdef bint has_room_for_state(self, Group group) except -1
+    @cython.locals(space=Space, page=int)
+    cdef bint give_up_state(self, Group group) except -1
+    @cython.locals(tip=int)
+    cdef void keep_state(self, Group group, int row, tuple pages) except *
+    @cython.locals(other=int, origin=int, filled=int)
+    cdef void copy_later(self, int number, int source, int target) except *
+    @cython.locals(number=int, source=int, target=int)
+    cdef void forget_copies(self, Group group, int row) except *

@@ -1,0 +1,115 @@
+"""States kept for later prompts: asked for at stops, copied after a step, fetched on a hit."""
+
+from __future__ import annotations
+
+from octavo.core.groups import Group
+from octavo.core.sequences import NEVER, Sequences
+
+
+class States(Sequences):
+    """The rows of one cache, and the states it keeps."""
+
+    def stop_at(self, row: int, positions: set[int]) -> None:
+        """Ask for states after these positions, where steps end there. O(stops)."""
+        stops = self.stops[row]
+        self.stops[row] = positions if stops is None else stops | positions
+        self.aim(row)
+
+    def aim(self, row: int) -> None:
+        """Note the next position a state should be kept at. O(stops)."""
+        stops = self.stops[row]
+        if stops is None:
+            return
+        start, best = self.scheduled[row], NEVER
+        for stop in stops:
+            if start < stop < best:
+                best = stop
+        self.stop[row] = best
+
+    def fetch(self, row: int, group: Group, node: int) -> None:
+        """Hold the state kept after a node until the row's next step has copied it. O(parts)."""
+        kept = self.index.bundles[group.number]
+        pages = kept.pop(node)
+        kept[node] = pages  # used last
+        for page in pages:
+            self.pool.reuse(group.number, page)
+        fetches = self.fetches[row]
+        if fetches is None:
+            fetches = []
+            self.fetches[row] = fetches
+        fetches.append((group.number, pages))
+
+    def drop_fetches(self, row: int) -> None:
+        """Let go of states that were to be copied. O(pages)."""
+        fetches = self.fetches[row]
+        self.fetches[row] = None
+        for number, pages in fetches or ():
+            for page in pages:
+                self.pool.release(number, page, False)
+
+    def can_fetch(self, node: int) -> bool:
+        """Whether the state after a node is kept and can be held beside what is owed. O(parts)."""
+        for group in self.groups:
+            if group.keeps_state and node not in self.index.bundles[group.number]:
+                return False
+        if not self.guaranteed:
+            return True
+        self.ask()
+        for group in self.groups:
+            if group.keeps_state:
+                for page in self.index.bundles[group.number][node]:
+                    self.pool.pin(group.number, page)
+        return not self.pool.is_short(False)
+
+    def has_room_for_state(self, group: Group) -> bool:
+        """Whether one more state may be kept; gives up the one used longest ago where it must."""
+        kept = self.index.bundles[group.number]
+        if group.most < 0 or len(kept) + group.in_flight < group.most:
+            return True
+        return group.most > 0 and self.give_up_state(group)
+
+    def give_up_state(self, group: Group) -> bool:
+        """The state used longest ago that nobody holds is kept no more. O(states held)."""
+        space = group.space()
+        for pages in self.index.bundles[group.number].values():
+            page = pages[0]
+            if space.holders[page] == 0:
+                self.pool.forget(group.number, page, False)
+                return True
+        return False
+
+    def keep_state(self, group: Group, row: int, pages: tuple[int, ...]) -> None:
+        """A copied state stands for the row's last full page, unless there is one. O(parts)."""
+        kept, tip = self.index.bundles[group.number], self.tip[row]
+        if tip in kept or group.most == 0:
+            return
+        if group.most > 0 and len(kept) >= group.most and not self.give_up_state(group):
+            return
+        self.pool.publish_bundle(group.number, pages, tip)
+        stops = self.stops[row]
+        if stops is not None:
+            stops.discard(self.computed[row])
+        if self.stored is not None:
+            self.stored(group.number, tip, pages[0])
+
+    def copy_later(self, number: int, source: int, target: int) -> None:
+        """Copy a page with the next step, whoever it is for; the source is held until then.
+
+        A source that waits to be filled itself stands for what it will be filled from.
+        """
+        for other, origin, filled in self.pending:
+            if other == number and filled == source:
+                source = origin
+        self.pool.retain(number, source)
+        self.pending.append((number, source, target))
+
+    def forget_copies(self, group: Group, row: int) -> None:
+        """Whoever was to get copies into a row's states is gone. O(pending copies)."""
+        targets = set(group.held(row, group.units * group.parts))
+        kept = []
+        for number, source, target in self.pending:
+            if number == group.number and target in targets:
+                self.pool.release(number, source, False)
+            else:
+                kept.append((number, source, target))
+        self.pending = kept
