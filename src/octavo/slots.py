@@ -14,6 +14,7 @@ from octavo.errors import CapacityError, LengthError
 
 Ints = NDArray[np.int32]
 _MAX_SLOT = 2**31 - 1
+_INT32, _empty = np.dtype(np.int32), np.empty
 
 
 def slot_mapping(
@@ -40,10 +41,13 @@ def slot_mapping(
     Cost: O(stop - start), one vectorised pass over the pages touched.
     """
     try:
-        if stop - start == 1 and start >= 0 and page_size > 0 and start // page_size < len(pages):
-            page = index(pages[start // page_size])
-            return _single(page * page_size + start % page_size, out)
-    except (TypeError, ValueError):  # told apart below
+        if out is None and stop - start == 1 and start >= 0 and page_size > 0:
+            slot = index(pages[start // page_size]) * page_size + start % page_size
+            if 0 <= slot <= _MAX_SLOT:
+                alone: Ints = _empty(1, _INT32)
+                alone[0] = slot
+                return alone
+    except (TypeError, ValueError, IndexError):  # told apart below
         pass
     try:
         held = len(pages)
@@ -103,15 +107,3 @@ def _check_out(out: Ints, count: int) -> None:
         raise LengthError("out", out, None, None, "a writeable int32 array of one axis")
     if out.size < count:
         raise CapacityError("stop - start", count, out.size, "out is too small")
-
-
-def _single(slot: int, out: Ints | None) -> Ints:
-    if slot > _MAX_SLOT:
-        raise CapacityError("slot", slot, _MAX_SLOT, "beyond int32")
-    if slot < 0:
-        raise LengthError("page", slot, 0, None, "each is a physical page")
-    if out is None:
-        return np.array((slot,), np.int32)
-    _check_out(out, 1)
-    out[0] = slot
-    return out[:1]
