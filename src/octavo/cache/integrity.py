@@ -147,8 +147,9 @@ def _check_index(core: Core, active: list[int]) -> None:
 
 
 def _nodes(index: PrefixIndex) -> list[int]:
-    """All nodes but the first root: those in buckets, and the other roots."""
-    found = list(index.keys)
+    """All nodes but the first root: first children, those in buckets, and the other roots."""
+    children = _array(index.child)[: index.end]
+    found = [*index.keys, *children[np.flatnonzero(children)].tolist()]
     following = _array(index.following)
     for first in _array(index.buckets)[np.flatnonzero(_array(index.buckets))].tolist():
         node = first

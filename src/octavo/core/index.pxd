@@ -8,7 +8,7 @@ cdef class Tags:
 @cython.final
 cdef class PrefixIndex:
     cdef public int size, groups, end, spare, count, salt, bundled
-    cdef public int[::1] parent, code, tag, users, following, held, tokens, buckets
+    cdef public int[::1] parent, child, siblings, code, tag, users, following, held, tokens, buckets
     cdef public Arena ids
     cdef public bint named
     cdef public object tags
@@ -16,18 +16,18 @@ cdef class PrefixIndex:
     cdef public dict roots, keys, names
     @cython.locals(code="unsigned long long", i=Py_ssize_t)
     cpdef int hash(self, int parent, int tag, long long at) except -1
-    @cython.locals(node=int)
-    cpdef int find(self, int parent, int tag, int code, long long at) except -1
+    @cython.locals(node=int, code=int)
+    cpdef int find(self, int parent, int tag, long long at) except -1
     @cython.locals(i=Py_ssize_t, own="long long")
     cdef bint same(self, int node, long long at) except -1
-    @cython.locals(node=int, bucket=int)
-    cpdef int add(self, int parent, int tag, int code, long long at) except -1
+    @cython.locals(node=int, code=int, bucket=int)
+    cpdef int add(self, int parent, int tag, long long at) except -1
     cpdef int enter_root(self, object key) except -1
     @cython.locals(node=int)
     cdef int new(self) except -1
     @cython.locals(parent=int)
     cpdef void leave(self, int node) except *
-    @cython.locals(bucket=int, other=int)
+    @cython.locals(parent=int, bucket=int, other=int)
     cdef void unlink(self, int node) except *
     cpdef int ancestor(self, int node, int steps) except -1
     @cython.locals(group=int, count=int)

@@ -4,6 +4,9 @@ A *node* is one page of tokens in one context: the node before it, the page's to
 for the media in it. All are compared by value, so that no collision of hashes ever returns another
 page. Roots stand before the first page: node 0, and one for each set of salts and adapters.
 
+Most nodes have one child: it is found at its parent. Further ones are in a hash table, so that
+walking a prompt goes through memory in order, and a root may have any number of children.
+
 A node stays while something stands on it: a child, a page of a group, or a sequence. So the number
 of a node means one context for as long as anything names it; afterwards it is used again.
 """
@@ -65,7 +68,7 @@ class Tags:
 
 
 class PrefixIndex:
-    """Nodes in a hash table, and the page each has in each group.
+    """Nodes, and the page each has in each group.
 
     Args:
         size: tokens of a page.
@@ -73,11 +76,12 @@ class PrefixIndex:
         ids: the arena of token ids; tokens are named by where they lie in it.
 
     Attributes:
-        parent, code, tag: by node, what it is.
+        parent, tag: by node, what it is; ``tokens`` has the ids, from ``node * size`` on.
+        child, siblings: by node, one child, and how many others there are, which are in buckets.
+        code: by node in a bucket, its hash.
         users: by node, how much stands on it.
         following: by node, the next one in its bucket, or among the spare ones.
         held: page of ``node * groups + group``, of a state or cross input its first; 0: none.
-        tokens: ids of ``node * size`` and behind.
         bundles: by group, of states and cross inputs: all pages by node, used longest ago first;
             ``bundled`` says how many.
         roots: node by root key; ``keys`` is its inverse.
@@ -89,6 +93,8 @@ class PrefixIndex:
         self.groups = groups
         self.ids = ids
         self.parent = ints(64)
+        self.child = ints(64)
+        self.siblings = ints(64)
         self.code = ints(64)
         self.tag = ints(64)
         self.users = ints(64)
@@ -119,8 +125,14 @@ class PrefixIndex:
             code ^= code >> 29
         return code & 0x7FFFFFFF
 
-    def find(self, parent: int, tag: int, code: int, at: int) -> int:
+    def find(self, parent: int, tag: int, at: int) -> int:
         """The node of the page of tokens at ``at`` after ``parent``, or 0. O(size)."""
+        node = self.child[parent]
+        if node and self.tag[node] == tag and self.same(node, at):
+            return node
+        if self.siblings[parent] == 0:
+            return 0
+        code = self.hash(parent, tag, at)
         node = self.buckets[code % len(self.buckets)]
         while node:
             if (
@@ -143,17 +155,22 @@ class PrefixIndex:
                 return False
         return True
 
-    def add(self, parent: int, tag: int, code: int, at: int) -> int:
+    def add(self, parent: int, tag: int, at: int) -> int:
         """A new node, on which nothing stands yet. Amortised O(size)."""
         node = self.new()
         copy(self.tokens, node * self.size, self.ids.data, at, self.size)
         self.parent[node] = parent
-        self.code[node] = code
         self.tag[node] = tag
         if tag:
             self.tags.keep(tag)
         self.users[parent] += 1
+        if self.child[parent] == 0:
+            self.child[parent] = node
+            return node
+        self.siblings[parent] += 1
+        code = self.hash(parent, tag, at)
         bucket = code % len(self.buckets)
+        self.code[node] = code
         self.following[node] = self.buckets[bucket]
         self.buckets[bucket] = node
         return node
@@ -181,6 +198,8 @@ class PrefixIndex:
             node = self.end
             self.end += 1
         self.users[node] = 0
+        self.child[node] = 0
+        self.siblings[node] = 0
         self.count += 1
         return node
 
@@ -207,7 +226,14 @@ class PrefixIndex:
             self.users[node] -= 1
 
     def unlink(self, node: int) -> None:
-        """Out of its bucket."""
+        """No longer its parent's child, nor in a bucket."""
+        parent = self.parent[node]
+        if self.tag[node]:
+            self.tags.drop(self.tag[node])
+        if self.child[parent] == node:
+            self.child[parent] = 0
+            return
+        self.siblings[parent] -= 1
         bucket = self.code[node] % len(self.buckets)
         other = self.buckets[bucket]
         if other == node:
@@ -216,8 +242,6 @@ class PrefixIndex:
             while self.following[other] != node:
                 other = self.following[other]
             self.following[other] = self.following[node]
-        if self.tag[node]:
-            self.tags.drop(self.tag[node])
 
     def ancestor(self, node: int, steps: int) -> int:
         """The node ``steps`` pages before. O(steps)."""
@@ -237,6 +261,8 @@ class PrefixIndex:
         """Room for twice as many nodes, of which all are in use or spare."""
         old, count = self.end, 2 * len(self.parent)
         self.parent = larger(self.parent, old, count)
+        self.child = larger(self.child, old, count)
+        self.siblings = larger(self.siblings, old, count)
         self.code = larger(self.code, old, count)
         self.tag = larger(self.tag, old, count)
         self.users = larger(self.users, old, count)

@@ -24,6 +24,6 @@ cdef class Prefixes(States):
     cdef void hold_tokens(self, Group group, int row, int boundary) except *
     @cython.locals(column=int, pages=tuple, kept=dict)
     cdef void hold_cross(self, Group group, int row, int root) except *
-    @cython.locals(index=PrefixIndex, tip=int, tags=dict, begin="long long", column=int, tag=int, at="long long", code=int, node=int, group=Group, page=int, other=int)
+    @cython.locals(index=PrefixIndex, tip=int, tags=dict, begin="long long", column=int, tag=int, at="long long", node=int, group=Group, page=int, other=int)
     cdef void publish(self, int place, int row, int first, int stop, bint later) except *
     cdef void repoint(self, int place, Group group, int row, int column, int old, int new) except *

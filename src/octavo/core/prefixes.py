@@ -58,7 +58,7 @@ class Prefixes(States):
             at = begin + column * size
             if tag < 0:
                 break
-            node = index.find(node, tag, index.hash(node, tag, at), at)
+            node = index.find(node, tag, at)
             if node == 0:
                 break
             self.path[column] = node
@@ -176,10 +176,9 @@ class Prefixes(States):
         for column in range(first, stop):
             tag = 0 if tags is None else tags.get(column, 0)
             at = begin + column * self.size
-            code = index.hash(tip, tag, at)
-            node = index.find(tip, tag, code, at)
+            node = index.find(tip, tag, at)
             if node == 0:
-                node = index.add(tip, tag, code, at)
+                node = index.add(tip, tag, at)
             index.users[node] += 1
             for group in self.groups:
                 if group.keeps_tokens:
