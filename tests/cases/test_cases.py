@@ -23,7 +23,6 @@ from octavo import (
     PlanError,
     UnknownSequence,
 )
-from octavo.cache.pages import PagePool
 from octavo.slots import slot_mapping
 
 DATA = Path(__file__).parent / "data"
@@ -114,14 +113,13 @@ def test_a28_rounding_up_stays_inside_the_pool():
 
 def test_b01_the_same_page_twice_in_one_release():
     """Refused, and the pool has as many pages as before."""
-    pages = PagePool(4)
-    page = pages.take(1)[0]
+    row = pool(3).admit([1])
+    row.core.pool.take(0)
+    row.core.pool.release(0, 1, False)
     with pytest.raises(IntegrityError):
-        pages.release([page, page])
-    pages.release([page])
-    pages.check()
+        row.core.pool.release(0, 1, False)
 
-    assert 3 == pages.free
+    assert 3 == row.core.pool.free()
 
 
 def test_b02_usage_returns_to_zero():
@@ -167,10 +165,11 @@ def test_b04_a_duplicate_id():
 
 def test_b06_the_null_page_is_page_0():
     """Of eight pages seven are handed out, and none of them is page 0."""
-    pages = PagePool(8)
+    cache = pool(7)
+    step = cache.extend([cache.admit([token]) for token in range(7)], 1)
 
-    assert list(range(1, 8)) == sorted(pages.take(7).tolist())
-    assert 0 == pages.free
+    assert list(range(1, 8)) == sorted(step.group().table.ravel().tolist())
+    assert 0 == cache.stats().free
 
 
 def test_b08_never_a_page_past_the_limit():

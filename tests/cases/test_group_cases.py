@@ -14,8 +14,6 @@ from octavo import (
     Salt,
     State,
 )
-from octavo.cache.identity import NO_EXTRAS
-from octavo.cache.matching import page_keys
 from octavo.model.lifetimes import Window
 from octavo.testing import ModelStore, Shape, Text
 
@@ -127,7 +125,7 @@ def test_c01_names_do_not_rest_on_hash():
 
 def test_c02_a_constant_digest_changes_no_hit(monkeypatch):
     """Even if all digests were equal, [3, 4] does not hit what [1, 2] computed."""
-    monkeypatch.setattr("octavo.cache.prefix.page_digest", lambda *_: b"same")
+    monkeypatch.setattr("octavo.cache.events.page_digest", lambda *_: b"same")
     cache = pool(4, 2, on_event=lambda event: None)
     finished(cache, [1, 2])
 
@@ -212,14 +210,14 @@ def window_cache(page_size, size, usable=40):
     return pool(usable, page_size, {"full": FULL, "w": window(size)})
 
 
-def forget_page(cache, tokens, column, group):
-    """Evict one published page of a prompt: all others are held meanwhile."""
-    ledger = cache._ledger
-    keys = page_keys(np.array(tokens, np.int32), NO_EXTRAS, 1, 0, len(tokens))
-    number = ledger.names.index(group)
-    page = ledger.index.walk(0, keys).pages(number)[column]
-    ledger.pool.unpublish([page], number)
-    ledger._remove(number, page, "evicted")
+def forget_page(cache, tokens, column):
+    """Compute a prompt in pages of one token, and give up one of its pages."""
+    row = cache.admit(tokens)
+    step = cache.extend(row, len(tokens))
+    page, pages = int(step.group().table[0, column]), row.core.pool
+    cache.commit(step)
+    cache.release(row)
+    pages.forget(0, page, True)
     cache.check()
 
 
@@ -228,8 +226,7 @@ def test_c27_a_window_needs_only_its_last_pages(length, hit):
     """W=3, pages of 1, page 3 of five evicted: 6 tokens hit 5, 5 tokens hit 2 (page 4 needs 3)."""
     cache = pool(40, 1, {"w": window(3)}, rollback=9)
     tokens = [1, 2, 3, 4, 5]
-    finished(cache, tokens)
-    forget_page(cache, tokens, 2, "w")
+    forget_page(cache, tokens, 2)
 
     assert hit == cache.peek([*tokens, 6][:length]).tokens
 
@@ -239,8 +236,7 @@ def test_c27_full_attention_needs_all(length):
     """With page 3 of five evicted full attention hits 2, however long the prompt."""
     cache = pool(40, 1)
     tokens = [1, 2, 3, 4, 5]
-    finished(cache, tokens)
-    forget_page(cache, tokens, 2, "full")
+    forget_page(cache, tokens, 2)
 
     assert 2 == cache.peek([*tokens, 6][:length]).tokens
 
@@ -421,8 +417,8 @@ def test_f07_a_fork_copies_only_the_open_page(children, tokens):
 
     assert 3 == cache.stats().live
     cache.release(row)
-    refs = cache._ledger.pool.state(0)[0]
-    assert [children] * 3 == refs[1:4].tolist()
+    holders = others[0].core.pool.spaces[0].holders
+    assert [children] * 3 == list(holders)[1:4]
     step = cache.extend(others, 1)
     copied = step.copies["full"].source.size if step.copies else 0
     assert children - 1 == copied

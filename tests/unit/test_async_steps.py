@@ -37,15 +37,19 @@ def test_the_table_of_an_open_step_stays(change):
 
 
 def test_ids_of_a_step_ahead_can_be_filled():
-    """The engine fills ids that are not known yet, and moves positions without moving the past."""
+    """The engine fills ids that are not known yet; all other arrays are read-only."""
     cache, batch = decoding()
     cache.extend(batch)
     step = cache.extend(batch, ahead=1)
     step.input_ids[:] = [4, 5, 6]
-    step.positions += 1
 
     assert [4, 5, 6] == step.input_ids.tolist()
-    assert [6, 6, 6] == step.past.tolist()
+    for name in ("counts", "past", "context", "last", "wants_token", "query_start", "positions"):
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(step, name)[:] = 1
+    for array in (*step.group(), step.slots()):
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 1
 
 
 def test_a_row_that_sits_out_does_not_hold_a_step_back():

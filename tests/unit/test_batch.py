@@ -12,7 +12,7 @@ from octavo import (
     StaleSequence,
     UnknownSequence,
 )
-from octavo.cache.batch import check_counts
+from octavo.cache.arguments import read_counts
 
 
 @pytest.fixture
@@ -112,8 +112,10 @@ def test_an_empty_batch_cannot_step(cache):
     ],
 )
 def test_counts_may_be_one_number_or_one_a_row(counts, expected):
-    """All forms give plain ints, one a row."""
-    assert expected == check_counts(counts, 2)
+    """One number for all rows, or int32 numbers, one a row."""
+    each, listed = read_counts(counts, 2)
+
+    assert expected == ([each, each] if listed is None else list(listed))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_counts_may_be_one_number_or_one_a_row(counts, expected):
 def test_other_counts_are_refused(counts, name, value):
     """Negative, fractional, too few, too many, or none above 0: LengthError names it."""
     with pytest.raises(LengthError) as caught:
-        check_counts(counts, 2)
+        read_counts(counts, 2)
 
     assert (name, value) == (caught.value.name, caught.value.value)
 

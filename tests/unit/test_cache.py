@@ -26,7 +26,7 @@ def slots(cache, row):
     """The next slot of ``row``."""
     step = cache.extend(row, 1, ahead=1)
     cache.abort(step)
-    return step.group().slots.tolist()
+    return step.slots().tolist()
 
 
 # -- admit -----------------------------------------------------------------------------------------
@@ -254,11 +254,10 @@ def test_a_page_freed_by_a_draft_is_taken_again(cache):
     row = cache.admit([1, 2, 3])
     run(cache, row, 4)
     first = cache.extend(row, 4, ahead=3)
+    assert [7, 8, 9, 10] == first.slots().tolist()
     cache.commit(first, [[9]], kept=[1])
-    again = cache.extend(row, 1)
 
-    assert [7, 8, 9, 10] == first.group().slots.tolist()
-    assert [8] == again.group().slots.tolist()
+    assert [8] == cache.extend(row, 1).slots().tolist()
 
 
 def test_abort_gives_back_what_was_reserved(cache):
@@ -266,9 +265,8 @@ def test_abort_gives_back_what_was_reserved(cache):
     row = cache.admit(range(6))
     step = cache.extend(row, 6)
     cache.abort(step)
-    again = cache.extend(row, 6)
 
-    assert step.group().slots.tolist() == again.group().slots.tolist()
+    assert step.slots().tolist() == cache.extend(row, 6).slots().tolist()
     assert 0 == row.computed
     assert 2 == cache.stats().live
 

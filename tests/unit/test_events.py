@@ -102,12 +102,14 @@ def test_states_leave_no_event_for_each_of_their_pages():
     assert [Stored, Removed] == kinds
 
 
-def test_nobody_listens():
+def test_nobody_listens(monkeypatch):
     """No digest is computed then."""
+    monkeypatch.delattr("octavo.cache.events.page_digest")
     cache = Cache(Plan.from_pages(13, 4))
     run(cache, range(9))
 
-    assert not any(run.digests for run in cache._ledger.index._runs.values())
+    with pytest.raises(NameError, match="page_digest"):
+        run(listening()[0], range(9))
 
 
 @pytest.mark.parametrize("verb", ["peek", "admit", "pin", "fork", "truncate"])

@@ -97,7 +97,7 @@ def test_a_fork_during_a_run_of_decode_steps(cache):
     cache.commit(step, [9])
     again = cache.extend(child, 1)
     assert {} == again.copies
-    assert step.group().slots[0] != again.group().slots[0]
+    assert step.slots()[0] != again.slots()[0]
     cache.check()
 
 

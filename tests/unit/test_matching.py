@@ -3,13 +3,12 @@
 import itertools
 import random
 
-import numpy as np
 import pytest
 
-from octavo import Attention, Media, Plan, Salt, State
+from octavo import Attention, Media, Plan, State
+from octavo.cache.assembly import assemble
 from octavo.cache.identity import NO_EXTRAS, read_extras
-from octavo.cache.ledger import Ledger
-from octavo.cache.matching import find_hit, hit_columns, hit_pages, page_keys, shareable_pages
+from octavo.cache.match import Prefixes, shareable_pages
 from octavo.model.lifetimes import lifetime_of
 
 KINDS = {
@@ -20,24 +19,25 @@ KINDS = {
     "state": State(1),
 }
 MIXES = [*((kind,) for kind in KINDS), *itertools.combinations(KINDS, 2), tuple(KINDS)]
-TOKENS = np.arange(17, dtype=np.int32)
+TOKENS = list(range(17))
 
 
-def ledger_of(names, page_size, kept):
-    """A ledger whose index has, of each group, the pages of TOKENS in ``kept``."""
+def core_of(names, page_size, kept):
+    """A core that has, of each group, the pages of TOKENS in ``kept``; and all nodes."""
     plan = Plan.from_pages(400, page_size, {name: KINDS[name] for name in names})
-    ledger = Ledger(plan, "lru", 0, None)
-    keys = page_keys(TOKENS, NO_EXTRAS, page_size, 0, TOKENS.size // page_size)
-    ledger.index.hold(0)
-    _, nodes = ledger.index.enter(0, keys)
-    for group, name in enumerate(names):
+    core = assemble(plan, "lru", 1, 0, publishes=True)
+    index, begin, nodes = core.index, core.read(TOKENS, len(TOKENS)), [0]
+    for column in range(len(TOKENS) // page_size):
+        at = begin + column * page_size
+        nodes.append(index.add(nodes[-1], 0, index.hash(nodes[-1], 0, at), at))
+    for number, name in enumerate(names):
         for column in kept[name]:
-            pages = ledger.take(group, 1)
+            page, node = core.pool.take(number), nodes[column + 1]
             if name == "state":
-                ledger.index.attach_state(group, nodes[column], tuple(pages.tolist()))
+                core.pool.publish_bundle(number, (page,), node)
             else:
-                ledger.index.attach(group, nodes[column : column + 1], pages)
-    return ledger, nodes
+                core.pool.publish(number, page, node)
+    return core, nodes[1:]
 
 
 def needed(name, boundary, page_size):
@@ -54,12 +54,12 @@ def needed(name, boundary, page_size):
 @pytest.mark.parametrize("page_size", [1, 2, 4])
 def test_hits_against_brute_force(names, page_size):
     """Any set of kept pages: the boundary, what each group could serve, and what is pinned."""
-    chance, columns = random.Random(f"{names}/{page_size}"), TOKENS.size // page_size
+    chance, columns = random.Random(f"{names}/{page_size}"), len(TOKENS) // page_size
     for _ in range(25):
         share = chance.choice([0.5, 0.8, 0.95])
         kept = {n: [c for c in range(columns) if chance.random() < share] for n in names}
-        ledger, nodes = ledger_of(names, page_size, kept)
-        length = chance.randint(2, TOKENS.size)
+        core, nodes = core_of(names, page_size, kept)
+        length = chance.randint(2, len(TOKENS))
         most = (length - 1) // page_size
         served = {
             name: [
@@ -68,17 +68,16 @@ def test_hits_against_brute_force(names, page_size):
             for name in names
         }
         both = set.intersection(*map(set, served.values()))
-        hit = find_hit(ledger, TOKENS[:length], NO_EXTRAS)
+        prefixes = Prefixes(core, grid=False)
+        hit = prefixes.find(core.read(TOKENS, length), length, NO_EXTRAS)
+        pages = prefixes.pages(hit, NO_EXTRAS)
 
         assert max(both, default=0) == hit.boundary
         assert [max(served[name], default=0) for name in names] == hit.by_group
-        for group, name in enumerate(names):
-            pages = hit_pages(ledger, group, hit)
+        for number, name in enumerate(names):
             wanted = needed(name, hit.boundary, page_size) if hit.boundary else []
-            assert len(wanted) == pages.size
-            assert [nodes[c] for c in wanted] == [ledger.index.node_of(group, p) for p in pages]
-            if name != "state":
-                assert wanted == hit_columns(ledger, group, hit.boundary)
+            held = [core.pool.spaces[number].node[page] for page in pages[number]]
+            assert [nodes[column] for column in wanted] == held
 
 
 @pytest.mark.parametrize(("length", "pages"), [(0, 0), (3, 0), (4, 1), (9, 2), (12, 2), (100, 2)])
@@ -87,15 +86,3 @@ def test_pages_whose_content_is_known(length, pages):
     identity = read_extras([Media("a", 0, 2), Media(None, 10, 12)])
 
     assert pages == shareable_pages(identity, length, 4)
-
-
-def test_keys_of_pages():
-    """Token bytes, with the media of the page where it has any."""
-    identity = read_extras([Media("a", 3, 5), Salt("s")])
-    keys = page_keys(TOKENS, identity, 4, 0, 3)
-
-    assert TOKENS[:12].tobytes() == keys.raw
-    assert (TOKENS[:4].tobytes(), (("a", 3, 5),)) == keys.parts(0)
-    assert (TOKENS[4:8].tobytes(), (("a", -1, 1),)) == keys.parts(1)
-    assert (TOKENS[8:12].tobytes(), ()) == keys.parts(2)
-    assert (TOKENS[4:8].tobytes(), 16, {}) == page_keys(TOKENS, NO_EXTRAS, 4, 1, 2)

@@ -3,10 +3,9 @@
 import pytest
 
 from octavo import Attention, Cache, LengthError, OutOfPages, Plan, PlanError
-from octavo.cache.pages import PagePool
-from octavo.cache.parents import ParentPool
+from octavo.cache.events import Removed
 from octavo.cache.policies import LRU, POLICIES, SLRU, Policy, find_policy
-from octavo.testing import Shape, stress
+from octavo.testing import Shape, freeze, stress
 
 
 class ThirdChance:
@@ -47,28 +46,32 @@ def test_every_policy_obeys_the_laws(policy, packed):
     assert report.counts["evicted"] > 30
 
 
-def pools(policy):
-    """One of each kind, eight pages."""
-    return PagePool(9, policy=policy), ParentPool(8, [1], policy=policy)
+def finished(cache, tokens):
+    """Compute a prompt and release it."""
+    row = cache.admit(tokens)
+    cache.commit(cache.extend(row, row.length - row.computed))
+    cache.release(row)
 
 
 @LAWS
-def test_every_policy_gives_up_every_idle_page_and_no_other(policy):
+@pytest.mark.parametrize("per_parent", [None, {"full": 1}])
+def test_every_policy_gives_up_every_idle_page_and_no_other(policy, per_parent):
     """Held pages never go; all that wait can be had, each once."""
-    for pool in pools(policy):
-        told = []
-        pool.on_evict = lambda group, pages, told=told: told.extend(pages.tolist())
-        pages = pool.take(8)
-        pool.publish(pages)
-        pool.release(pages[2:])
-        pool.mark_reused(pages[4:6])
-        with pytest.raises(OutOfPages):
-            pool.take(7)
+    told = []
+    plan = Plan.from_pages(11, 1, pages_per_parent=per_parent)
+    cache = Cache(plan, policy=policy, on_event=told.append)
+    finished(cache, range(8))
+    finished(cache, range(5))
+    pin, row = cache.pin(range(3)), cache.admit([9] * 9)
+    told.clear()
+    with pytest.raises(OutOfPages):
+        cache.extend(row, 9)
 
-        assert [] == told
-        assert 6 == pool.take(6).size
-        assert sorted(pages[2:].tolist()) == sorted(told)
-        pool.check()
+    assert [] == told
+    cache.commit(cache.extend(row, 8))
+    assert [Removed] * 6 == [type(event) for event in told[:6]]
+    assert [2, 2] == [pin.tokens, cache.peek(range(9)).tokens]
+    cache.check()
 
 
 @LAWS
@@ -93,17 +96,19 @@ def test_every_policy_takes_the_tail_of_a_chain_first(policy):
 @LAWS
 def test_every_policy_gives_cold_pages_first(policy):
     """What a window left behind goes before what anybody may ask for again."""
-    for pool in pools(policy):
-        told = []
-        pool.on_evict = lambda group, pages, told=told: told.extend(pages.tolist())
-        pages = pool.take(8)
-        pool.publish(pages)
-        pool.mark_reused(pages)
-        pool.release(pages[:5])
-        pool.release(pages[5:], cold=True)
-        pool.take(3)
+    plan = Plan.from_pages(12, 1, {"w": Attention(1, 1, 1, window=3)})
+    cache = Cache(plan, policy=policy)
+    finished(cache, [5, 5])
+    row = cache.admit([1])
+    for token in range(2, 9):
+        cache.commit(cache.extend(row, 1), [token])
+    other, found = cache.admit([9] * 12), []
+    for more in (5, 1):
+        step = cache.extend(other, cache.stats().free + more)
+        found.append((cache.peek([5, 5, 5]).tokens, cache.stats().evicted))
+        cache.abort(step)
 
-        assert [6, 7, 8] == told
+    assert [(2, 5), (1, 6)] == found
 
 
 def survivors(policy):
@@ -154,7 +159,7 @@ def test_unknown_policies_are_refused(policy):
 
 @pytest.mark.parametrize("answer", [None, "x", 0.5, float("nan")])
 def test_nonsense_about_excess_changes_nothing(answer):
-    """It is asked before anything is changed, and checked."""
+    """It is asked when pages have to be given up, before anything is changed, and checked."""
 
     class Odd:
         name, lanes, odd = "odd", 2, False
@@ -169,18 +174,17 @@ def test_nonsense_about_excess_changes_nothing(answer):
 
     policy = Odd()
     cache = Cache(Plan.from_pages(10, 1), policy=policy)
-    for _ in range(2):
-        row = cache.admit(range(5))
-        cache.commit(cache.extend(row, 5 - row.computed))
-        policy.odd = row.cached > 0
-        if policy.odd:
-            with pytest.raises(LengthError, match="excess"):
-                cache.release(row)
-        else:
-            cache.release(row)
-        cache.check()
+    finished(cache, range(5))
+    finished(cache, range(5))
+    policy.odd = True
+    row = cache.admit([9] * 9)
+    before = freeze(cache)
+    with pytest.raises(LengthError, match="excess"):
+        cache.extend(row, 9)
+
+    assert before == freeze(cache)
     policy.odd = False
-    cache.release(row)
+    cache.commit(cache.extend(row, 9))
     cache.check()
 
 

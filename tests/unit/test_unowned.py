@@ -57,11 +57,11 @@ def test_each_group_by_name():
     row = cache.admit(range(3), extra=[CrossInput("c", 3)])
     cache.extend(row, 3)
 
-    assert [(1, 3)] == unowned_slots(cache).tails == unowned_slots(cache, "full").tails
+    assert [(5, 3)] == unowned_slots(cache).tails == unowned_slots(cache, "full").tails
     for name, pages in (("full", 1 + 2), ("state", 2 + 3), ("cross", 1)):
         assert pages == len(unowned_slots(cache, name).pages)
     assert [] == unowned_slots(cache, "state").tails
-    with pytest.raises(KeyError, match="no group 'w'; groups are full, state, cross"):
+    with pytest.raises(KeyError, match="no group 'w'; the plan's groups are full, state, cross"):
         unowned_slots(cache, "w")
 
 

@@ -161,7 +161,7 @@ def _form(opened: Opened, learned: list[list[int]], draw: Draw) -> Callable[[Any
     """One of the ways to say what was learned."""
     wants = opened.step.wants_token.tolist()
     plain = [len(new) for new in learned] == [int(want) for want in wants]
-    forms: list[Callable[[Any], Any]] = [_flat, _lists, _arrays]
+    forms: list[Callable[[Any], Any]] = [_flat, _flat_arrays, _lists, _arrays]
     if plain:
         forms = [_one_a_row, _one_a_row_int64, *forms]
     return forms[draw.integer(0, len(forms) - 1)]
@@ -177,6 +177,11 @@ def _one_a_row_int64(learned: list[list[int]]) -> Any:
 
 def _flat(learned: list[list[int]]) -> tuple[list[int], list[int]]:
     return [token for new in learned for token in new], [len(new) for new in learned]
+
+
+def _flat_arrays(learned: list[list[int]]) -> tuple[Any, Any]:
+    ids, counts = _flat(learned)
+    return np.array(ids, np.int32), np.array(counts)
 
 
 def _lists(learned: list[list[int]]) -> list[list[int]] | None:

@@ -15,10 +15,9 @@ import numpy as np
 
 from octavo.cache.batch import Batch
 from octavo.cache.cache import Cache
-from octavo.cache.results import Committed
-from octavo.cache.inspection import is_own
 from octavo.cache.identity import Extra, Identity, read_extras
-from octavo.cache.results import Pin
+from octavo.cache.inspection import is_own
+from octavo.cache.results import Committed, Pin
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.errors import OctavoError, OutOfPages, StepError
