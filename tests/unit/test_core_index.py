@@ -6,7 +6,7 @@ import random
 import pytest
 
 from octavo import Salt
-from octavo.core.arena import Arena
+from octavo.core.arena import Arena, ints
 from octavo.core.index import PrefixIndex, Tags
 
 
@@ -21,9 +21,8 @@ class Chains:
         """The node of these tokens after ``parent``; 0: there is none."""
         for at, token in enumerate(tokens):
             self.ids.data[at] = token
-        code = self.index.hash(parent, tag, 0)
-        found = self.index.find(parent, tag, code, 0)
-        return found or (self.index.add(parent, tag, code, 0) if add else 0)
+        found = self.index.find(parent, tag, 0)
+        return found or (self.index.add(parent, tag, 0) if add else 0)
 
     def enter(self, *pages, root=0, tags=()):
         """The nodes of a chain, made where they are missing; a sequence stands on the last one."""
@@ -61,22 +60,23 @@ def test_the_longest_chain_is_found():
     ("one", "other"),
     [((1, 256), (256, 1)), ((0, 1), (2**24, 0)), ((2**31 - 1, 0), (2**31 - 2, 0))],
 )
-def test_equal_hashes_are_not_equal_pages(one, other):
-    """Every node in one bucket under one code: pages are compared by value."""
+def test_one_bucket_holds_unequal_pages(one, other):
+    """Every node but a first child in one bucket: pages are compared by value."""
     chains = Chains(2)
+    chains.index.buckets = ints(1)
     chains.ids.data[0:2] = memoryview(bytearray(8)).cast("i")
     nodes = []
-    for page in (one, other):
+    for page in ((9, 9), one, other):
         for at, token in enumerate(page):
             chains.ids.data[at] = token
-        assert chains.index.find(0, 0, 7, 0) == 0
-        nodes.append(chains.index.add(0, 0, 7, 0))
-        assert nodes[-1] == chains.index.find(0, 0, 7, 0)
+        assert chains.index.find(0, 0, 0) == 0
+        nodes.append(chains.index.add(0, 0, 0))
+        assert nodes[-1] == chains.index.find(0, 0, 0)
     for at, token in enumerate(one):
         chains.ids.data[at] = token
 
-    assert nodes[0] == chains.index.find(0, 0, 7, 0) != nodes[1]
-    assert 0 == chains.index.find(0, 1, 7, 0) == chains.index.find(nodes[0], 0, 7, 0)
+    assert nodes[1] == chains.index.find(0, 0, 0) != nodes[2]
+    assert 0 == chains.index.find(0, 1, 0) == chains.index.find(nodes[0], 0, 0)
 
 
 def test_a_node_stays_while_something_stands_on_it():
@@ -97,6 +97,7 @@ def test_the_number_of_a_node_is_used_again():
     """For another context, with nothing of the first one left."""
     chains = Chains()
     nodes = chains.enter((1,), (2,))
+    chains.index.named = True
     chains.index.names[nodes[1]] = b"the first"
     chains.index.leave(nodes[1])
     again = chains.enter((3,), (4,))

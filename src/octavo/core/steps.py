@@ -268,10 +268,9 @@ class Steps(Blocks):
         step.before = copies
         if self.states:
             self.place_snapshots(step, rows)
-        for number, page in given:  # not before: what is copied from is not to be taken
+        for number, page in given:
             self.pool.spaces[number].holders[page] += 1
-            self.pool.release(number, page, False)
-        for number, page in fetched:
+        for number, page in given + fetched:  # not before: what is copied from is not to be taken
             self.pool.release(number, page, False)
 
     def begin_pages(self, step: Pass) -> None:
