@@ -7,7 +7,7 @@ from octavo.core.rows cimport Places
 
 @cython.final
 cdef class Group:
-    cdef public bint keeps_tokens, keeps_state, keeps_cross
+    cdef public bint gap, keeps_tokens, keeps_state, keeps_cross
     cdef public int number, window, chunk, sinks, parts, units, size, run, alone, in_flight
     cdef public long long most
     cdef public Pool pool

@@ -62,6 +62,7 @@ class Group:
         self.table = Arena(rows)
         self.first = ints(rows)  # by row, the first column behind the sinks that is held
         self.run = 0  # while matching: the first column of those without a gap up to here
+        self.gap = False  # while matching: whether a sink column is missing
         self.alone = 0  # after matching: columns this group alone could serve
         self.most = -1  # states kept for later prompts, at most; -1: any number
         self.in_flight = 0  # states that open steps are copying

@@ -1,9 +1,14 @@
 cimport cython
 from octavo.core.arena cimport Arena, copy
 
+@cython.final
 cdef class Tags:
     cdef public dict number
     cdef public list thing, users, spare
+    cpdef int find(self, object thing) except -2
+    cpdef int hold(self, object thing) except -1
+    cpdef void keep(self, int tag) except *
+    cpdef void drop(self, int tag) except *
 
 @cython.final
 cdef class PrefixIndex:
@@ -11,7 +16,7 @@ cdef class PrefixIndex:
     cdef public int[::1] parent, child, siblings, code, tag, users, following, held, tokens, buckets
     cdef public Arena ids
     cdef public bint named
-    cdef public object tags
+    cdef public Tags tags
     cdef public list bundles
     cdef public dict roots, keys, names
     @cython.locals(code="unsigned long long", i=Py_ssize_t)

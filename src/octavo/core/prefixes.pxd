@@ -27,3 +27,5 @@ cdef class Prefixes(States):
     @cython.locals(index=PrefixIndex, tip=int, tags=dict, begin="long long", column=int, tag=int, at="long long", node=int, group=Group, page=int, other=int)
     cdef void publish(self, int place, int row, int first, int stop, bint later) except *
     cdef void repoint(self, int place, Group group, int row, int column, int old, int new) except *
+    cdef int tag_of(self, dict tags, int column) except -1
+    cdef void report(self, int number, int node, int page) except *

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.core.arena import ints
 from octavo.core.groups import Group
-from octavo.core.sequences import NEVER, Parts
+from octavo.core.sequences import Parts
 from octavo.core.states import States
 
 
@@ -47,6 +47,7 @@ class Prefixes(States):
         self.tokens_boundary = 0
         for group in self.groups:
             group.run = 0
+            group.gap = False
             group.alone = 0
         if root < 0 or not self.publishes:
             return 0
@@ -73,8 +74,9 @@ class Prefixes(States):
             page = self.index.held[node * self.index.groups + group.number]
             if group.keeps_tokens:
                 if page == 0:
-                    group.run = NEVER if column < group.sinks else max(group.run, column + 1)
-                good = group.floor((column + 1) * self.size) >= group.run
+                    group.run = column + 1
+                    group.gap = group.gap or column < group.sinks
+                good = not group.gap and group.floor((column + 1) * self.size) >= group.run
                 tokens = tokens and good
             else:
                 good = group.keeps_cross or page != 0
@@ -174,7 +176,7 @@ class Prefixes(States):
         index, tip, tags = self.index, self.tip[row], self.tags[row]
         begin = self.ids.begin[row]
         for column in range(first, stop):
-            tag = 0 if tags is None else tags.get(column, 0)
+            tag = 0 if tags is None else self.tag_of(tags, column)
             at = begin + column * self.size
             node = index.find(tip, tag, at)
             if node == 0:
@@ -188,12 +190,21 @@ class Prefixes(States):
                         self.pool.publish(group.number, page, node)
                         self.published += 1
                         if self.stored is not None:
-                            self.stored(group.number, node, page)
+                            self.report(group.number, node, page)
                     elif other != page and page and not later:
                         self.repoint(place, group, row, column, page, other)
             index.leave(tip)
             tip = node
         self.tip[row] = tip
+
+    def tag_of(self, tags: dict[int, int], column: int) -> int:
+        """The tag of a row's page with media; 0: it has none. O(1)."""
+        return tags.get(column, 0)
+
+    def report(self, number: int, node: int, page: int) -> None:
+        """Tell who listens that a page is published. O(1) and theirs."""
+        assert self.stored is not None
+        self.stored(number, node, page)
 
     def repoint(self, place: int, group: Group, row: int, column: int, old: int, new: int) -> None:
         """Move an entry to the page its node has, unless what is owed needs the own copy. O(1)."""

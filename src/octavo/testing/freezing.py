@@ -41,7 +41,17 @@ CACHED = frozenset(
     }
     # what one verb writes down for itself
     | {"stamp", "target", "new", "owed_after", "given", "scratch", "path", "chain", "boundary"}
-    | {"tokens_boundary", "wants", "owed", "run", "alone", "published", "dropped", "repointed"}
+    | {
+        "tokens_boundary",
+        "wants",
+        "owed",
+        "run",
+        "gap",
+        "alone",
+        "published",
+        "dropped",
+        "repointed",
+    }
     | {"need", "lack", "pinned", "opening", "due", "mark", "marks"}
     # where things lie, which no one can see
     | {"buckets", "following", "dense"}
