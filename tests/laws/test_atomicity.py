@@ -1,5 +1,6 @@
 """A verb that raises has changed nothing; and the comparison that shows it misses nothing."""
 
+import numpy as np
 import pytest
 
 from octavo import (
@@ -14,6 +15,7 @@ from octavo import (
     State,
     StepError,
 )
+from octavo.core import arena
 from octavo.testing import freeze
 
 PROMPTS = ([1] * 9, [2] * 9, [3] * 9)
@@ -187,3 +189,43 @@ def test_verbs_out_of_order_change_nothing():
     cache.commit(steps[0], [3])
     cache.commit(steps[1], [4])
     assert [1] * 6 + [3, 4] == row.tokens().tolist()
+
+
+class Exhausted:
+    """NumPy without memory for one more array."""
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    def zeros(self, *_):
+        """There is no room."""
+        raise MemoryError
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda cache, row: cache.admit([2] * 5_000),
+        lambda cache, row: cache.peek([1] * 5_000),
+        lambda cache, row: cache.extend(row, 1 + 3_000, ahead=3_000),
+        lambda cache, row: cache.learn(row, [3] * 5_000),
+    ],
+    ids=["admit", "peek", "extend", "learn"],
+)
+def test_an_allocation_that_fails_changes_nothing(monkeypatch, verb):
+    """Room is made before anything is changed; the same can be had later."""
+    groups = {"full": Attention(1, 1, 1), "w": Attention(1, 1, 1, window=8)}
+    cache = Cache(Plan.from_pages(9_000, 4, groups), max_sequences=4)
+    row = cache.admit([1] * 1_500)
+    cache.commit(cache.extend(row, 1_500), [7])
+    before = freeze(cache)
+    monkeypatch.setattr(arena, "np", Exhausted())
+    with pytest.raises(MemoryError):
+        verb(cache, row)
+    monkeypatch.undo()
+
+    assert before == freeze(cache)
+    cache.check()
+    done = verb(cache, row)
+    cache.check()
+    del done

@@ -1,4 +1,4 @@
-"""Every fast path equals its plain path: a batch that decodes, and the same rows as a list."""
+"""However rows are given to a step, it is the same: a batch, and its sequences as a list."""
 
 import pytest
 
@@ -9,9 +9,9 @@ from octavo.testing.stress import choose
 
 
 class Listed(World):
-    """Gives the rows of a batch as a list, which is stepped row by row."""
+    """Gives the rows of a batch as a list."""
 
-    def stepped(self, rows, batch):  # noqa: ARG002  # that is the point
+    def as_rows(self, rows, batch):  # noqa: ARG002  # that is the point
         """Never the batch itself."""
         return [row.handle for row in rows]
 

@@ -55,7 +55,7 @@ HOT: dict[str, list[str]] = {
     "rows": ["Places.note"],
     "sequences": ["Sequences.span", "Sequences.want", "Sequences.clear_wants"],
     "spaces": ["Space.wait", "Space.link", "Space.unlink", "Space.coldest"],
-    "states": ["States.has_room_for_state"],
+    "states": ["States.copy_later"],
     "steps": [
         "Steps.check_end",
         "Steps.reserve_columns",

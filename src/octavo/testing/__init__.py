@@ -3,7 +3,7 @@
 `ModelStore` stands in for a model's KV memory and notices every wrong read. `World` drives a cache
 beside it and plain lists, and holds the laws; `stress` does so at random,
 ``octavo.testing.machine`` under Hypothesis, which it alone needs. `freeze` proves that a verb which
-raised changed nothing; `unowned_slots` says what to fill with NaN; `run_case` runs a case told as
+raised changed nothing; `unowned_slots` says what to fill with NaN; `run_case` runs a case given as
 plain data. `check_kernel` compares any paged attention with the oracle.
 ``python -m octavo.testing --rules N --seed S`` is the long run.
 """

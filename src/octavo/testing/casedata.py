@@ -33,20 +33,20 @@ class CaseFailed(AssertionError):
         super().__init__(f"case {case}, step {step}, {where}: expected {expected}, actual {actual}")
 
 
-def listed(told: Any) -> list[Any]:
+def listed(given: Any) -> list[Any]:
     """A list as it is, anything else as a list of one."""
-    return told if isinstance(told, list) else [told]
+    return given if isinstance(given, list) else [given]
 
 
-def read_tokens(told: Any) -> list[int]:
+def read_tokens(given: Any) -> list[int]:
     """Token ids of a list, or of text: ``0..3 9 1*4`` is 0, 1, 2, 3, 9, 1, 1, 1, 1.
 
     Raises:
         ValueError: a word of the text is none of these.
     """
-    if isinstance(told, list):
-        return told
-    return [token for word in str(told).split() for token in _read_word(word)]
+    if isinstance(given, list):
+        return given
+    return [token for word in str(given).split() for token in _read_word(word)]
 
 
 def _read_word(word: str) -> list[int]:
@@ -57,7 +57,7 @@ def _read_word(word: str) -> list[int]:
     return [int(token)] * int(times or 1)
 
 
-def read_plan(told: Mapping[str, Any]) -> Plan:
+def read_plan(given: Mapping[str, Any]) -> Plan:
     """The plan of ``pages`` that can be used, of ``page_size``; the rest as `Plan.from_pages`.
 
     A group is ``full``, ``state``, ``cross``, or the window, sink_tokens or chunk of attention.
@@ -65,22 +65,22 @@ def read_plan(told: Mapping[str, Any]) -> Plan:
     Raises:
         KeyError, TypeError: a word is missing, or is none. LengthError, PlanError: it is no plan.
     """
-    words = dict(told)
+    words = dict(given)
     groups = {name: _read_kind(kind) for name, kind in words.pop("groups", {}).items()}
     return Plan.from_pages(words.pop("pages") + 1, words.pop("page_size"), groups or None, **words)
 
 
-def _read_kind(told: Any) -> LayerKind:
-    return Attention(1, 1, 1, **told) if isinstance(told, Mapping) else _KINDS[told]
+def _read_kind(given: Any) -> LayerKind:
+    return Attention(1, 1, 1, **given) if isinstance(given, Mapping) else _KINDS[given]
 
 
-def read_extra(told: Mapping[str, Any]) -> Extra:
+def read_extra(given: Mapping[str, Any]) -> Extra:
     """``{salt: a}``, ``{adapter: [a, 1]}``, ``{media: [digest, 0, 4]}``, ``{cross: [digest, 5]}``.
 
     Raises:
         KeyError, TypeError, ValueError: it is none of these. IdentityError: it is malformed.
     """
-    ((kind, facts),) = told.items()
+    ((kind, facts),) = given.items()
     made: Extra = _EXTRAS[kind](*listed(facts))
     return made
 

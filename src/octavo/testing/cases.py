@@ -74,7 +74,7 @@ class _Runner:
 
     def read(self, step: Mapping[str, Any]) -> tuple[str, Callable[[], Any]]:
         """The verb of a step, and the call that does it."""
-        words = {word: told for word, told in step.items() if word not in _OUTCOME}
+        words = {word: given for word, given in step.items() if word not in _OUTCOME}
         verb = next(iter(words), "no verb")
         if verb not in _VERBS:
             raise self.failed(f"a verb of {', '.join(_VERBS)}", verb)
@@ -173,8 +173,8 @@ class _Runner:
             self.commit(None)
         self.same("stats.live", 0, self.cache.stats().live)
 
-    def expect(self, told: Mapping[Any, Mapping[str, Any]]) -> None:
-        for subject, facts in told.items():
+    def expect(self, given: Mapping[Any, Mapping[str, Any]]) -> None:
+        for subject, facts in given.items():
             for name, expected in facts.items():
                 right = read_tokens(expected) if name == "tokens" else expected
                 self.same(f"{subject}.{name}", right, self.look(subject, name))

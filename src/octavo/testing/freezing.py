@@ -25,45 +25,31 @@ Frozen = Any
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 _CODE = (FunctionType, MethodType, BuiltinMethodType)
 _FIELDS = (GetSetDescriptorType, MemberDescriptorType)
-CACHED = frozenset(
-    # remembered, but could be computed again
-    {
-        "__weakref__",
-        "_listed",
-        "_possible",
-        "_values",
-        "_views",
-        "names",
-        "fullest",
-        "salt",
-        "code",
-        "tick",
-    }
-    # what one verb writes down for itself
-    | {"stamp", "target", "new", "owed_after", "given", "scratch", "path", "chain", "boundary"}
-    | {
-        "tokens_boundary",
-        "wants",
-        "owed",
-        "run",
-        "gap",
-        "alone",
-        "published",
-        "dropped",
-        "repointed",
-    }
-    | {"need", "lack", "pinned", "opening", "due", "mark", "marks"}
-    # where things lie, which no one can see
-    | {"buckets", "following", "dense"}
-)
-"""Attributes that are no state."""
+_NO_STATE = {
+    "Capacity": "_possible",
+    "Step": "_values _views",
+    "Batch": "_listed",
+    "Rows": "dense",
+    "Group": "run gap alone",
+    "PrefixIndex": "names salt code buckets following",
+    "Pool": "due need lack pinned opening mark marks",
+    "Space": "fullest",
+    "Core": "stamp tick target new owed_after given scratch path chain boundary tokens_boundary"
+    " wants owed published dropped repointed",
+}
+CACHED = frozenset(f"{kind}.{name}" for kind, names in _NO_STATE.items() for name in names.split())
+"""Attributes that are no state, as ``Kind.name``.
+
+They are remembered but could be computed again, or what one verb writes down for itself, or where
+things lie, which no one can see.
+"""
 
 
 def freeze(thing: object, skip: frozenset[str] = CACHED) -> Frozen:
     """The state of ``thing`` and of all it refers to, to be compared with ``==``.
 
     Args:
-        skip: attributes that are no state.
+        skip: attributes that are no state, as ``Kind.name``.
 
     Cost: O(everything inside).
     """
@@ -95,13 +81,15 @@ def _freeze_members(thing: Any, seen: dict[int, int], skip: frozenset[str]) -> F
         return frozenset(map(repr, thing))
     if isinstance(thing, (list, tuple)):
         return tuple(_freeze(item, seen, skip) for item in thing)
-    values = [(name, getattr(thing, name, None)) for name in _attributes(thing) - skip]
+    kind = type(thing).__name__
+    names = [name for name in _attributes(thing) if f"{kind}.{name}" not in skip]
+    values = [(name, getattr(thing, name, None)) for name in names]
     if isinstance(thing, Sequence):
         values.append(("tokens", None if thing.released else thing.tokens()))
     if isinstance(thing, Core):
         values.append(("tables", _tables(thing)))
     state = {name: _freeze(value, seen, skip) for name, value in _by_name(values)}
-    return type(thing).__name__, state
+    return kind, state
 
 
 def _tables(core: Core) -> list[Any]:

@@ -17,7 +17,7 @@ from octavo.errors import (
 from octavo.testing.drawing import Draw, pick
 from octavo.testing.world import World
 
-Call = tuple[type[OctavoError], Callable[[Cache], object]]
+Misuse = tuple[type[OctavoError], Callable[[Cache], object]]
 
 
 def misuse(world: World, draw: Draw) -> None:
@@ -32,7 +32,7 @@ def misuse(world: World, draw: Draw) -> None:
     world.refuse(*pick(draw, calls))
 
 
-def _always() -> Iterator[Call]:
+def _always() -> Iterator[Misuse]:
     yield LengthError, lambda cache: cache.admit([])
     yield LengthError, lambda cache: cache.peek([])
     yield LengthError, lambda cache: cache.need([], 1)
@@ -42,7 +42,7 @@ def _always() -> Iterator[Call]:
     yield UnknownSequence, lambda cache: cache.drop(object(), 1)  # type: ignore[arg-type]
 
 
-def _of_room(world: World) -> Iterator[Call]:
+def _of_room(world: World) -> Iterator[Misuse]:
     too_long = world.cache.max_length + 1
     if len(world.live) == world.cache.max_sequences:
         yield CapacityError, lambda cache: cache.admit([0])
@@ -50,7 +50,7 @@ def _of_room(world: World) -> Iterator[Call]:
         yield NeverFits, lambda cache: cache.admit([0] * (too_long + world.shape.page_size))
 
 
-def _of_stale(world: World, draw: Draw) -> Iterator[Call]:
+def _of_stale(world: World, draw: Draw) -> Iterator[Misuse]:
     if not world.released:
         return
     stale = pick(draw, world.released)
@@ -62,7 +62,7 @@ def _of_stale(world: World, draw: Draw) -> Iterator[Call]:
     yield StaleSequence, lambda cache: cache.fits([(stale, 1)])
 
 
-def _of_live(world: World, draw: Draw) -> Iterator[Call]:
+def _of_live(world: World, draw: Draw) -> Iterator[Misuse]:
     if not world.live:
         return
     handle = pick(draw, world.live).handle
@@ -78,7 +78,7 @@ def _of_live(world: World, draw: Draw) -> Iterator[Call]:
         yield StepError, lambda cache: cache.resume(handle)
 
 
-def _of_steps(world: World) -> Iterator[Call]:
+def _of_steps(world: World) -> Iterator[Misuse]:
     if not world.opened:
         return
     step, rows = world.opened[0].step, len(world.opened[0].rows)

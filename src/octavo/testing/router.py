@@ -1,6 +1,6 @@
 """Events followed from outside, as a router would: what is kept where, by digest alone.
 
-An independent judge of matching: it knows the digests told by events and hashes prompts itself, and
+An independent judge of matching: it knows the digests in events and hashes prompts itself, and
 must come to the same hits as the cache.
 """
 
@@ -38,7 +38,7 @@ class Router:
     def predict(self, tokens: list[int], identity: Identity) -> tuple[int, dict[str, int]]:
         """(tokens of a hit, tokens each group could serve alone).
 
-        Groups that need no page at some boundaries are not told alone: how far a chain of tokens is
+        Groups that need no page at some boundaries are left out: how far a chain of tokens is
         known where all its pages were given up is in no event.
         """
         size = self._shape.page_size

@@ -23,7 +23,7 @@ from octavo.errors import (
 from octavo.testing.drawing import VOCABULARY, Draw, pick, rarely
 from octavo.testing.misuse import misuse
 from octavo.testing.stepping import abort, commit, decode, extend, gather, mix, prove
-from octavo.testing.world import Row, World
+from octavo.testing.world import Record, World
 
 _EXTRAS: tuple[tuple[Extra, ...], ...] = (
     (Salt("a"),),
@@ -129,16 +129,16 @@ def reset(world: World, draw: Draw) -> None:
 
 def fits(world: World, draw: Draw) -> None:
     """Ask for some rows and a prompt; looking changes nothing."""
-    asked = [(row.handle, row.handle.limit) for row in world.live if draw.integer(0, 1)]
+    wishes = [(row.handle, row.handle.limit) for row in world.live if draw.integer(0, 1)]
     before = world.frozen()
     prompt = _prompt(world, draw)
-    fit = world.cache.fits([*asked, (prompt, len(prompt) + 4)])
+    fit = world.cache.fits([*wishes, (prompt, len(prompt) + 4)])
     assert before == world.frozen(), "fits changed something"
     assert bool(fit) == (not any(fit.short.values()))
 
 
-class Rule(NamedTuple):
-    """One rule: what it does, how often beside the others, and what it needs of the world."""
+class Action(NamedTuple):
+    """What a rule does, how often beside the others, and what it needs of the world."""
 
     act: Callable[[World, Draw], None]
     weight: int
@@ -153,26 +153,26 @@ def _can_step(world: World) -> bool:
     return bool(_running(world)) and len(world.opened) < world.cache.depth
 
 
-RULES: dict[str, Rule] = {
-    "admit": Rule(admit, 12, lambda w: len(w.live) < w.cache.max_sequences),
-    "extend": Rule(extend, 14, _can_step),
-    "mix": Rule(mix, 14, _can_step),
-    "commit": Rule(commit, 26, lambda w: bool(w.opened)),
-    "abort": Rule(abort, 2, lambda w: bool(w.opened)),
-    "gather": Rule(gather, 8, lambda w: bool(_running(w)) and not w.opened),
-    "decode": Rule(decode, 60, lambda w: any(len(batch) for batch in w.batches)),
-    "prove": Rule(prove, 2, _can_step),
-    "truncate": Rule(truncate, 3, _has_rows),
-    "fork": Rule(fork, 3, _has_rows),
-    "preempt": Rule(preempt, 2, lambda w: bool(_running(w))),
-    "resume": Rule(resume, 4, lambda w: any(row.handle.preempted for row in w.live)),
-    "release": Rule(release, 7, _has_rows),
-    "forget": Rule(forget, 1, lambda w: any(_is_loose(w, row) for row in w.live)),
-    "regroup": Rule(regroup, 3, _has_rows),
-    "pin": Rule(pin, 1),
-    "reset": Rule(reset, 1),
-    "fits": Rule(fits, 1),
-    "misuse": Rule(misuse, 1),
+RULES: dict[str, Action] = {
+    "admit": Action(admit, 12, lambda w: len(w.live) < w.cache.max_sequences),
+    "extend": Action(extend, 14, _can_step),
+    "mix": Action(mix, 14, _can_step),
+    "commit": Action(commit, 26, lambda w: bool(w.opened)),
+    "abort": Action(abort, 2, lambda w: bool(w.opened)),
+    "gather": Action(gather, 8, lambda w: bool(_running(w)) and not w.opened),
+    "decode": Action(decode, 60, lambda w: any(len(batch) for batch in w.batches)),
+    "prove": Action(prove, 2, _can_step),
+    "truncate": Action(truncate, 3, _has_rows),
+    "fork": Action(fork, 3, _has_rows),
+    "preempt": Action(preempt, 2, lambda w: bool(_running(w))),
+    "resume": Action(resume, 4, lambda w: any(row.handle.preempted for row in w.live)),
+    "release": Action(release, 7, _has_rows),
+    "forget": Action(forget, 1, lambda w: any(_is_loose(w, row) for row in w.live)),
+    "regroup": Action(regroup, 3, _has_rows),
+    "pin": Action(pin, 1),
+    "reset": Action(reset, 1),
+    "fits": Action(fits, 1),
+    "misuse": Action(misuse, 1),
 }
 
 
@@ -190,11 +190,11 @@ def _remove(batch: Batch, handle: Sequence) -> None:
     assert batch.remove(handle) == (moved, row)
 
 
-def _running(world: World) -> list[Row]:
+def _running(world: World) -> list[Record]:
     return [row for row in world.live if not row.handle.preempted]
 
 
-def _is_loose(world: World, row: Row) -> bool:
+def _is_loose(world: World, row: Record) -> bool:
     """In no step and no batch: nobody but the world has its handle."""
     steps = any(row in opened.rows for opened in world.opened)
     return not steps and not any(row.handle in batch for batch in world.batches)

@@ -8,7 +8,7 @@ import numpy as np
 from octavo.cache.batch import Batch
 from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
 from octavo.testing.drawing import VOCABULARY, Draw, pick, rarely
-from octavo.testing.world import Opened, Row, World
+from octavo.testing.world import OpenStep, Record, World
 
 _REFUSALS = (LengthError, CapacityError, StepError, RollbackUnsupported)
 
@@ -135,7 +135,7 @@ class _Plain:
 
 
 def _outcome(
-    opened: Opened, at: int, row: Row, draw: Draw, *, fixed: bool
+    opened: OpenStep, at: int, row: Record, draw: Draw, *, fixed: bool
 ) -> tuple[list[int], int]:
     """(ids a row learns, positions it keeps)."""
     past, context = int(opened.step.past[at]), int(opened.step.context[at])
@@ -157,7 +157,7 @@ def _outcome(
     return learned, keep
 
 
-def _form(opened: Opened, learned: list[list[int]], draw: Draw) -> Callable[[Any], Any]:
+def _form(opened: OpenStep, learned: list[list[int]], draw: Draw) -> Callable[[Any], Any]:
     """One of the ways to say what was learned."""
     wants = opened.step.wants_token.tolist()
     plain = [len(new) for new in learned] == [int(want) for want in wants]
@@ -196,7 +196,7 @@ def _token(draw: Draw) -> Callable[[], int]:
     return lambda: draw.integer(0, VOCABULARY - 1)
 
 
-def _count(row: Row, ahead: int, draw: Draw) -> int:
+def _count(row: Record, ahead: int, draw: Draw) -> int:
     """Mostly all that may be had; sometimes less, and up to where a state is kept."""
     handle = row.handle
     most = min(handle.length + ahead, handle.limit) - handle.scheduled
@@ -208,7 +208,7 @@ def _count(row: Row, ahead: int, draw: Draw) -> int:
     return count
 
 
-def _catch_up(world: World, row: Row, draw: Draw) -> None:
+def _catch_up(world: World, row: Record, draw: Draw) -> None:
     """Compute all a row knows but its last token."""
     handle = row.handle
     while len(row.text) - handle.scheduled > 1 or not handle.scheduled:

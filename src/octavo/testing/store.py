@@ -66,7 +66,7 @@ class ModelStore:
 
     Args:
         shape: the groups and the page size.
-        writable: asked before every write into a page of tokens or a state.
+        writable: called before every write into a page of tokens or a state.
     """
 
     def __init__(self, shape: Shape, writable: Writable = lambda group, page: True) -> None:

@@ -21,7 +21,7 @@ class Report:
 
     Attributes:
         rules: how often each rule ran.
-        counts: verbs that succeeded, errors by name, fast and slow steps, and what they did.
+        counts: verbs that succeeded, errors by name, steps of batches and of lists, what they did.
         digest: SHA-256 over every result and array: equal for equal seeds in every process.
     """
 

@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(eq=False)
-class Row:
+class Record:
     """One admitted sequence.
 
     Attributes:
@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass(eq=False)
-class Opened:
+class OpenStep:
     """One open step.
 
     Attributes:
@@ -56,9 +56,9 @@ class Opened:
     """
 
     step: Step
-    rows: tuple[Row, ...]
+    rows: tuple[Record, ...]
     ids: list[list[int]]
-    gone: set[Row] = field(default_factory=set)
+    gone: set[Record] = field(default_factory=set)
 
 
 class World:
@@ -81,9 +81,9 @@ class World:
         self.router = Router(shape) if shape.listens else None
         self.cache = self.make_cache(shape)
         self.store = ModelStore(shape, self.writable)
-        self.live: list[Row] = []
+        self.live: list[Record] = []
         self.released: list[Sequence] = []
-        self.opened: list[Opened] = []
+        self.opened: list[OpenStep] = []
         self.batches: list[Batch] = [self.cache.batch()]
         self.pins: list[Pin] = []
         self.histories: list[list[int]] = []
@@ -115,13 +115,13 @@ class World:
         extra: Items[Extra] = (),
         allowed: tuple[type[OctavoError], ...] = (OutOfPages,),
         **options: Any,
-    ) -> Row | None:
+    ) -> Record | None:
         """Look first, then admit; None where it is refused."""
         identity, match = read_extras(extra), self.peek(tokens, extra)
         handle = self.attempt(lambda: self.cache.admit(tokens, extra=extra, **options), *allowed)
         if handle is None:
             return None
-        row = Row(handle, Text(tokens, identity.root, identity.media), identity)
+        row = Record(handle, Text(tokens, identity.root, identity.media), identity)
         if not any(other.guaranteed for other in self.live) and not options.get("guarantee"):
             assert handle.cached == (match if options.get("reuse", True) else 0)
         assert handle.cached <= match
@@ -146,7 +146,7 @@ class World:
             assert alone.items() <= match.by_group.items(), "events tell of other groups' hits"
         return match.tokens
 
-    def release(self, row: Row) -> None:
+    def release(self, row: Record) -> None:
         """End a row."""
         self.remember(row.text.tokens)
         self.cache.release(row.handle)
@@ -155,7 +155,7 @@ class World:
         self.released = [*self.released, row.handle][-4:]
         self._note("release")
 
-    def forget(self, row: Row) -> None:
+    def forget(self, row: Record) -> None:
         """Drop the handle of a row that is in no step and no batch: its pages must come back."""
         self.live.remove(row)
         for opened in self.opened:
@@ -178,22 +178,22 @@ class World:
 
     def extend(
         self,
-        rows: list[Row],
+        rows: list[Record],
         counts: list[int],
         allowed: tuple[type[OctavoError], ...] = (),
         *,
         batch: Batch | None = None,
         ahead: int = 0,
         draft: Callable[[], int] = lambda: 0,
-    ) -> Opened | None:
+    ) -> OpenStep | None:
         """A step, run on the store; None where it is refused, which a guaranteed row never is.
 
         Args:
-            batch: whose rows these are; None: they are given as a list.
+            batch: the batch that has these rows; None: they are given as a list.
             draft: the next id beyond the known ones.
         """
         need = self._need(rows, counts, ahead)
-        what = self.stepped(rows, batch)
+        what = self.as_rows(rows, batch)
         count = counts[0] if len(set(counts)) == 1 else counts
         step = self.attempt(
             lambda: self.cache.extend(what, count, ahead=ahead), OutOfPages, *allowed
@@ -202,7 +202,7 @@ class World:
             assert not self.ran_out or not all(row.guaranteed for row in rows), "not as promised"
             return None
         self._check_need(step, need)
-        opened = Opened(step, tuple(rows), self._ids(step, rows, draft))
+        opened = OpenStep(step, tuple(rows), self._ids(step, rows, draft))
         self.store.run(step, self._contents(opened), [row.identity.cross for row in rows])
         self.opened.append(opened)
         if batch is not None and what is batch:
@@ -211,7 +211,7 @@ class World:
         self._note("extend", *_step_arrays(step))
         return opened
 
-    def stepped(self, rows: list[Row], batch: Batch | None) -> Batch | list[Sequence]:
+    def as_rows(self, rows: list[Record], batch: Batch | None) -> Batch | list[Sequence]:
         """How rows are given to the cache."""
         return [row.handle for row in rows] if batch is None else batch
 
@@ -256,7 +256,7 @@ class World:
     # -- going back, sharing, making room ------------------------------------------------------
 
     def truncate(
-        self, row: Row, length: int, *allowed: type[OctavoError], exclusive: bool = False
+        self, row: Record, length: int, *allowed: type[OctavoError], exclusive: bool = False
     ) -> None:
         """Forget ids from ``length`` on."""
         computed = row.handle.computed
@@ -272,15 +272,15 @@ class World:
         row.drafts = []
         self._note("truncate", reached)
 
-    def fork(self, row: Row, n: int, *allowed: type[OctavoError]) -> None:
+    def fork(self, row: Record, n: int, *allowed: type[OctavoError]) -> None:
         """Further rows that share what ``row`` has."""
         children = self.attempt(lambda: self.cache.fork(row.handle, n), *allowed)
         for child in children or ():
             assert child.computed == row.handle.computed
-            self.live.append(Row(child, row.text.copy(), row.identity))
+            self.live.append(Record(child, row.text.copy(), row.identity))
         self._note("fork", n)
 
-    def preempt(self, row: Row) -> None:
+    def preempt(self, row: Record) -> None:
         """Take a row's pages away."""
         self.cache.preempt(row.handle)
         row.drafts = []
@@ -288,7 +288,7 @@ class World:
         self.totals["preemptions"] += 1
         self._note("preempt")
 
-    def resume(self, row: Row) -> None:
+    def resume(self, row: Record) -> None:
         """Let it go on; what it finds is no hit of a prompt."""
         reached = self.attempt(lambda: self.cache.resume(row.handle), OutOfPages)
         if reached is not None:
@@ -365,19 +365,19 @@ class World:
         if tokens and tokens not in self.histories:
             self.histories = [*self.histories, list(tokens)][-HISTORY:]
 
-    def batched(self, batch: Batch) -> list[Row]:
+    def batched(self, batch: Batch) -> list[Record]:
         """The rows of a batch, those released left out."""
         rows = {row.handle: row for row in self.live}
         return [rows[handle] for handle in batch if handle in rows]
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _leave_steps(self, row: Row) -> None:
+    def _leave_steps(self, row: Record) -> None:
         for opened in self.opened:
             if row in opened.rows:
                 opened.gone.add(row)
 
-    def _ids(self, step: Step, rows: list[Row], draft: Callable[[], int]) -> list[list[int]]:
+    def _ids(self, step: Step, rows: list[Record], draft: Callable[[], int]) -> list[list[int]]:
         found = []
         for row, context in zip(rows, step.context.tolist(), strict=True):
             while len(row.text) + len(row.drafts) < context:
@@ -390,7 +390,7 @@ class World:
             assert not any(ids[starts[at] + len(known) : starts[at + 1]])
         return found
 
-    def _contents(self, opened: Opened) -> list[list[int]]:
+    def _contents(self, opened: OpenStep) -> list[list[int]]:
         contents = []
         for row, ids in zip(opened.rows, opened.ids, strict=True):
             known = len(row.text)
@@ -402,7 +402,7 @@ class World:
             contents.append(text.contents)
         return contents
 
-    def _need(self, rows: list[Row], counts: list[int], ahead: int) -> dict[str, int] | None:
+    def _need(self, rows: list[Record], counts: list[int], ahead: int) -> dict[str, int] | None:
         """What `Cache.need` announces; it knows no limits and drafts."""
         within = all(
             r.handle.scheduled + n <= r.handle.limit for r, n in zip(rows, counts, strict=True)
@@ -450,10 +450,10 @@ def _step_arrays(step: Step) -> list[list[Any]]:
     """What a step says, tables without what pads them."""
     arrays = [step.counts, step.input_ids, step.positions, step.past, step.last, step.wants_token]
     views = [array for name in step.groups for array in step.group(name)]
-    told = [array.tolist() for array in arrays]
-    told += [
+    lists = [array.tolist() for array in arrays]
+    lists += [
         [entry for entry in array.ravel().tolist() if entry] if array.ndim == 2 else array.tolist()
         for array in views
     ]
     moves = [pair for part in (step.copies, step.snapshots) for pair in part.values()]
-    return told + [side.tolist() for pair in moves for side in pair]
+    return lists + [side.tolist() for pair in moves for side in pair]
