@@ -141,7 +141,7 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
     elif type(tokens) is list and len(tokens) == step.count:
         with suppress(Refused):  # one entry a row of another kind, or one that no row wants
             return News(core.listed(tokens), None)
-    elif isinstance(tokens, tuple) and len(tokens) == 2 and isinstance(tokens[0], Iterable):
+    elif isinstance(tokens, tuple) and len(tokens) == 2 and hasattr(tokens[0], "__len__"):
         flat: Any = tokens[0]
         ids = check_tokens(flat)
         return News(numbers(ids), numbers(_sizes(tokens[1], step.count, ids.size)))
