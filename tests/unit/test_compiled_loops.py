@@ -55,7 +55,7 @@ HOT: dict[str, list[str]] = {
     "rows": ["Places.note"],
     "sequences": ["Sequences.span", "Sequences.want", "Sequences.clear_wants"],
     "spaces": ["Space.wait", "Space.link", "Space.unlink", "Space.coldest"],
-    "states": ["States.drop_fetches"],
+    "states": [],  # lists and sets, once a prompt
     "steps": [
         "Steps.check_end",
         "Steps.reserve_columns",
