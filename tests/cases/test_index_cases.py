@@ -66,9 +66,10 @@ def test_d03_padding_is_filtered():
 def test_d05_a_position_outside_the_row():
     """A row of one page with 17 tokens is refused; the neighbour's page is never read."""
     plan, step = stepped(16, 16, 16)
-    step.past[0], step.context[0] = 1, 17
+    numbers = {"past": [1, 0], "context": [17, 16]}
+    wrong = step.replace(**{name: np.array(each, np.int32) for name, each in numbers.items()})
     with pytest.raises(LengthError, match="pages of sequence"):
-        vllm(step, plan=plan)
+        vllm(wrong, plan=plan)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +81,9 @@ def test_d05_slots_inside_a_row_and_outside(page_size, row, outside, slots):
     with pytest.raises(LengthError) as caught:
         slot_mapping(row, page_size, outside, outside + 1)
     plan, step = stepped(page_size, max(slots) + 1)
-    step.group().table[:], step.group().slots[:] = (
-        row[0],
-        slot_mapping(row, page_size, 0, step.context[0]),
-    )
-    found = vllm(step, plan=plan, rows=2).slot_mapping
+    slots_of_row = slot_mapping(row, page_size, 0, step.context[0])
+    view = step.group()._replace(table=np.full((1, 1), row[0], np.int32), slots=slots_of_row)
+    found = vllm(step.replace(groups={"full": view}), plan=plan, rows=2).slot_mapping
 
     assert (outside + 1, len(row) * page_size) == (caught.value.value, caught.value.high)
     assert [*slots.values(), -1] == found[[*slots, max(slots) + 1]].tolist()
@@ -180,10 +179,10 @@ def test_d20_every_page_size_gives_the_same_keys(page_size):
 def test_d22_a_mapping_is_never_shorter_than_the_tokens():
     """33 tokens on two pages of 16 are refused; nothing is cut."""
     plan, step = stepped(16, 32)
-    step.counts[0] = step.context[0] = step.query_start[1] = 33
-    step.positions = np.arange(33, dtype=np.int32)
-    step.groups["full"] = step.group()._replace(slots=np.arange(16, 49, dtype=np.int32))
+    numbers = {"counts": [33], "context": [33], "query_start": [0, 33], "positions": range(33)}
+    arrays = {name: np.array(each, np.int32) for name, each in numbers.items()}
+    view = step.group()._replace(slots=np.arange(16, 49, dtype=np.int32))
     with pytest.raises(LengthError) as caught:
-        vllm(step, plan=plan)
+        vllm(step.replace(**arrays, groups={"full": view}), plan=plan)
 
     assert (2, 3) == (caught.value.value, caught.value.low)

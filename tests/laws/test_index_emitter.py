@@ -1,6 +1,5 @@
 """Whatever happens to a batch, an emitter gives what the function gives."""
 
-from dataclasses import replace
 from functools import wraps
 
 import numpy as np
@@ -201,11 +200,11 @@ def test_what_a_caller_changes_is_seen(emit):
         wrong = getattr(step, name).copy()
         wrong[2] += 40
         with pytest.raises(LengthError):
-            emitter(replace(step, **{name: wrong}))
+            emitter(step.replace(**{name: wrong}))
         view = step.groups["full"]
         table = view.table.copy()
         table[3, 0] = 399
-        other = replace(step, groups=step.groups | {"full": view._replace(table=table)})
+        other = step.replace(groups=step.groups | {"full": view._replace(table=table)})
         assert_equal(emitter(other), emit(other, plan=world.plan))
         assert_equal(emitter(step), emit(step, plan=world.plan))
         world.cache.commit(step, np.arange(7, dtype=np.int32))

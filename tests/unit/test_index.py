@@ -1,6 +1,5 @@
 """octavo.index: from a step to the arrays each kernel takes."""
 
-from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -172,9 +171,10 @@ def frozen(step):
             value.flags.writeable = False
         return value
 
+    names = ("input_ids", "counts", "past", "context", "last", "wants_token", "query_start")
+    plain = {name: shut(getattr(step, name)) for name in (*names, "positions")}
     groups = {name: type(v)(*map(shut, v)) for name, v in step.groups.items()}
-    plain = {f.name: shut(getattr(step, f.name)) for f in fields(step)}
-    return replace(step, **plain | {"groups": groups})
+    return step.replace(**plain, groups=groups)
 
 
 @by_group
@@ -523,7 +523,7 @@ def damaged(step, row, column, page, group="full"):
     view = step.groups[group]
     table = view.table.copy()
     table[row, column] = page
-    return replace(step, groups=step.groups | {group: view._replace(table=table)})
+    return step.replace(groups=step.groups | {group: view._replace(table=table)})
 
 
 @by_format
@@ -539,14 +539,14 @@ def test_missing_pages(emit):
         emit(damaged(step, 1, 4, 0, "window"), "window", plan=plan)
     narrow = step.groups["full"]._replace(table=step.groups["full"].table[:, :3])
     with pytest.raises(LengthError, match=f"pages of sequence {name!r} is 3"):
-        emit(replace(step, groups={"full": narrow}), plan=plan)
+        emit(step.replace(groups={"full": narrow}), plan=plan)
 
 
 @by_format
 def test_a_query_longer_than_its_context(emit):
     """Named with the sequence."""
     plan, step = mixed()
-    wrong = replace(step, context=step.context - np.array([0, 70, 0], np.int32))
+    wrong = step.replace(context=step.context - np.array([0, 70, 0], np.int32))
     with pytest.raises(LengthError, match=f"query of sequence {step.sequences[1].id!r} is 1"):
         emit(wrong, plan=plan)
 
@@ -591,7 +591,7 @@ def test_arrays_that_do_not_fit_each_other(emit, name, value):
     """Running sums that fall or start elsewhere, rows and tokens that are not as many."""
     plan, step = mixed()
     with pytest.raises(LengthError):
-        emit(replace(step, **{name: np.array(value, np.int32)}), plan=plan)
+        emit(step.replace(**{name: np.array(value, np.int32)}), plan=plan)
 
 
 @by_format
@@ -603,7 +603,7 @@ def test_tables_of_another_shape_or_type(emit):
     views = [view._replace(table=table) for table in wrong]
     for other in [*views, view._replace(slots=view.slots[:-1])]:
         with pytest.raises(LengthError):
-            emit(replace(step, groups={"full": other}), plan=plan)
+            emit(step.replace(groups={"full": other}), plan=plan)
 
 
 @by_format

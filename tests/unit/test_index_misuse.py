@@ -1,6 +1,5 @@
 """octavo.index used wrongly: told by name, before anything is written."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,7 +66,7 @@ def test_a_plan_of_another_page_size():
 def test_steps_that_ended(verb):
     """Their pages may be another's; copies end with them."""
     plan, cache, step = stepped(groups=GROUPS)
-    copy = replace(step)
+    copy = step.replace()
     for each in (step, copy):
         for emit in every(each, plan).values():
             emit()
@@ -135,7 +134,7 @@ def test_what_is_no_step_or_plan(name):
         ("plan", step, PlanError),
         (plan, None, LengthError),
         (plan, plan, LengthError),
-        (plan, replace(step, sequences=()), LengthError),
+        (plan, step.replace(sequences=()), LengthError),
     ):
         with pytest.raises(error, match="plan" if error is PlanError else "step"):
             every(step_, plan_)[name]()
@@ -230,7 +229,7 @@ def test_kernels_that_count_elements_in_int32(emit):
     assert reach < plan.ids("full")
     for page, fits in ((reach - 1, True), (reach, False)):
         table = np.full_like(view.table, page)
-        moved = replace(step, groups={"full": view._replace(table=table)})
+        moved = step.replace(groups={"full": view._replace(table=table)})
         assert emit(moved, plan=plan)
         if fits:
             assert emit(moved, plan=plan, kernel="int32")

@@ -1,6 +1,5 @@
 """octavo.index.state and octavo.index.cross: groups that keep no tokens."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,7 +89,7 @@ def test_pages_are_checked(name):
     for page, error in ((0, LengthError), (-1, LengthError), (60, CapacityError)):
         table = view.table.copy()
         table[0, 0] = page
-        wrong = replace(step, groups=step.groups | {name: view._replace(table=table)})
+        wrong = step.replace(groups=step.groups | {name: view._replace(table=table)})
         with pytest.raises(error, match="page of a"):
             emit(wrong, name, plan=plan)
 
@@ -99,9 +98,8 @@ def test_cross_lengths_are_checked():
     """An input longer than its pages is refused."""
     plan, step = mixed()
     view = step.group("cross")
-    long = replace(
-        step, groups={"cross": view._replace(lengths=np.full(len(view.lengths), 2**30, np.int32))}
-    )
+    lengths = np.full(len(view.lengths), 2**30, np.int32)
+    long = step.replace(groups={"cross": view._replace(lengths=lengths)})
     with pytest.raises(LengthError, match="columns of a cross input"):
         index.cross(long, "cross", plan=plan)
 

@@ -41,6 +41,12 @@ def copy(target: Ints, at: int, source: Ints, start: int, count: int) -> None:
         target[at : at + count] = source[start : start + count]
 
 
+def fill(target: Ints, start: int, stop: int, number: int) -> None:
+    """The same number from ``start`` to ``stop``. O(stop - start)."""
+    for i in range(start, stop):
+        target[i] = number
+
+
 def larger(array: Ints, used: int, count: int) -> Ints:
     """A new array of ``count`` numbers that begins with the first ``used`` ones. O(used)."""
     grown = ints(count)

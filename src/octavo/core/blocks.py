@@ -164,7 +164,6 @@ class Blocks(Moves):
         array.flags.writeable = False
         return array
 
-    @cython.boundscheck(False)
     def gather_rows(self, table: Ints, step: Pass, group: Group, width: int, lengths: int) -> None:
         """The rows of `gather`, which has made ``table``; C does not check each number of a row."""
         n, data = step.count, group.table.data
@@ -176,10 +175,11 @@ class Blocks(Moves):
             begin, at = group.table.begin[row], i * width
             if begin + columns > len(data) or at + width > len(table) or columns > width:
                 raise IndexError(row)
-            for column in range(columns):
-                table[at + column] = data[begin + column]
-            for column in range(columns, width):
-                table[at + column] = 0
+            with cython.boundscheck(False):
+                for column in range(columns):
+                    table[at + column] = data[begin + column]
+                for column in range(columns, width):
+                    table[at + column] = 0
 
     def delta(self, step: Pass, number: int) -> Any:
         """Changed entries of a group's table, int32[3, k]: places, columns, pages; None: none.

@@ -11,6 +11,7 @@ cdef class Handle:
 cdef class Rows:
     cdef readonly int[::1] data, log
     cdef readonly int count, logged, dense
+    cdef readonly long long steps
     @cython.locals(at=Py_ssize_t)
     cpdef void note(self, int place, int group, int column, int page) except *
     cpdef void thin(self) except *
@@ -28,8 +29,9 @@ cdef class Places:
 cdef class Pass:
     cdef object __weakref__
     cdef readonly object core, array, ids, log
+    cdef readonly Rows rows
     cdef readonly int[::1] block
     cdef readonly int count, width
-    cdef readonly long long tokens, clock
+    cdef readonly long long tokens, clock, turn
     cdef readonly bint is_open
     cdef readonly list before, behind, kept

@@ -63,15 +63,17 @@ class Rows:
         log: changes of the tables, four numbers each: place, group, column and page of an entry; or
             place, -1, n and 0 where another row came to a place that had up to n columns.
         logged: how many changes.
+        steps: how many steps were made of them.
     """
 
-    __slots__ = ("count", "data", "dense", "log", "logged")
+    __slots__ = ("count", "data", "dense", "log", "logged", "steps")
 
     def __init__(self, capacity: int) -> None:
         self.data = ints(capacity)
         self.count = 0
         self.log = ints(64)
         self.logged = 0
+        self.steps = 0
         self.dense = 512  # changes from which on only the last of each entry is kept
 
     def note(self, place: int, group: int, column: int, page: int) -> None:
@@ -167,6 +169,8 @@ class Pass:
         count: n. tokens: T. width: columns of the longest row.
         clock: when it was made.
         is_open: whether it is neither committed nor aborted.
+        rows: those of its batch; None: it was made of a list.
+        turn: how many steps of them there were before.
         log: changed table entries of its batch since the step before, as `Rows.log`; None: none.
         before, behind: (group, from, to) of pages copied before and after the forward pass.
         kept: states among the snapshots: (row, group, pages, length).
@@ -185,7 +189,9 @@ class Pass:
         "is_open",
         "kept",
         "log",
+        "rows",
         "tokens",
+        "turn",
         "width",
     )
 
@@ -198,6 +204,8 @@ class Pass:
     width: int
     clock: int
     is_open: bool
+    rows: Rows | None
+    turn: int
     log: Ints | None
     before: list[tuple[int, int, int]]
     behind: list[tuple[int, int, int]]

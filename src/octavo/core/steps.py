@@ -114,7 +114,10 @@ class Steps(Blocks):
         self.place_rows(step, rows)
         self.fill(step, rows)
         step.array.flags.writeable = False
+        step.rows = None if rows is self.scratch else rows
+        step.turn = rows.steps
         step.log = rows.take_log()
+        rows.steps += 1
         self.clock += 1
         step.clock = self.clock
         step.is_open = True

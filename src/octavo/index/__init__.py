@@ -49,6 +49,15 @@ Cost: O(rows x columns + tokens), a handful of array operations. An `Emitter` gi
 step to step of a batch that decodes at O(rows).
 """
 
+from octavo.index.emit import (
+    cascade,
+    dense,
+    flash,
+    flashinfer,
+    onnxruntime,
+    tensorrt,
+    vllm,
+)
 from octavo.index.emitter import Emitter
 from octavo.index.flex import flex
 from octavo.index.formats import (
@@ -62,11 +71,8 @@ from octavo.index.formats import (
     Vllm,
 )
 from octavo.index.latent import LatentGeometry, check_offsets, max_addressable_pages
-from octavo.index.masks import dense
 from octavo.index.options import Options
-from octavo.index.ragged import cascade, flashinfer
 from octavo.index.states import Crossed, States, cross, state
-from octavo.index.tables import flash, onnxruntime, tensorrt, vllm
 
 __all__ = [
     "Cascade",

@@ -1,21 +1,21 @@
-"""From step to step: the arrays that were emitted last, moved on by one token a row."""
+"""From step to step: the arrays that were emitted last, of which only what changed is written."""
 
 from collections.abc import Callable
 from inspect import unwrap
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from octavo.cache.step import Ints, Step
+from octavo.cache.step import Step
 from octavo.checks import check_int
+from octavo.core.emit import Pages, PageStarts, Source, Table
 from octavo.errors import PlanError
-from octavo.index.formats import Flashinfer, Tensorrt
-from octavo.index.masks import dense
-from octavo.index.moves import MOVES, Moving, MovingFlashinfer
-from octavo.index.options import Options, ask
-from octavo.index.ragged import cascade, flashinfer
-from octavo.index.steps import check_plan
-from octavo.index.tables import flash, onnxruntime, tensorrt, vllm
+from octavo.index import emit as formats
+from octavo.index.buffers import Arrays, fill
+from octavo.index.checks import check_plan
+from octavo.index.emit import FORMATS, Emission
+from octavo.index.options import Options, read_options
 from octavo.planner.plan import Plan
 
 F = TypeVar("F", bound=tuple[Any, ...])
@@ -25,11 +25,11 @@ class Emitter(Generic[F]):
     """What a function of `octavo.index` gives for one step after another, for what changed.
 
     ``Emitter(index.vllm, plan, rows=256)`` called with a step gives what ``index.vllm(step,
-    plan=plan, rows=256)`` gives, always. A step in which each row of a batch runs the token behind
-    its last one, and which is emitted before anything else happens to the batch, costs O(rows):
-    of the table only entries that changed are written. Such a step is taken at its word, its arrays
-    being read-only. Every other step is emitted whole and checked; so is a copy of a step, and each
-    of `cascade` and `dense`, of windows in the compact form and of kernel pages.
+    plan=plan, rows=256)`` gives, always. Of a step that follows on the last one of its batch only
+    the entries of the table are written that changed: those of ``step.delta``. Every other step is
+    emitted whole; so is a copy of a step, a step after whose making pages of its batch changed, one
+    that outgrows arrays of the emitter's own, and each of `cascade` and `dense`, of windows in the
+    compact form and of kernel pages.
 
     Args:
         emit: the function.
@@ -58,15 +58,12 @@ class Emitter(Generic[F]):
         **options: Unpack[Options],
     ) -> None:
         check_plan(plan, group)
-        given = _blocks(_format(emit), layers, kv_factor)
+        read_options(options)
+        self._name = _format(emit)
+        self._blocks = _blocks(self._name, layers, kv_factor)
         self._emit, self._plan, self._group, self._out = emit, plan, group, out
-        self._asked = ask(options)
-        self._options: dict[str, Any] = {**options, **given}
-        self._values = given.get("kv_factor", 2) - 1
-        self._blocks = (self._values + 1) * given.get("layers", 1)
-        self._moving: Moving | None = None
-        self._kind: type[Any] = tuple
-        self._arrays: list[Any] = []
+        self._options = options
+        self._last: _Written | None = None
 
     def __call__(self, step: Step) -> F:
         """The arrays of ``step``, as the function gives them.
@@ -74,116 +71,142 @@ class Emitter(Generic[F]):
         Raises:
             As the function; the arrays are what they were.
 
-        Cost: O(rows) for a step that goes on from the last one, else as the function.
+        Cost: O(rows + tokens + changes) for a step that follows on the last one, and for FlashInfer
+        the pages behind the first row with more pages than before; else as the function.
         """
-        moving = self._moving
-        if moving is None or not moving.leads_to(step) or not self._is_within(moving.longest + 1):
-            return self._whole(step)
-        moving.move(step)
-        return self._show(moving)
+        last = self._last
+        if last is None or not last.leads_to(step) or not last.turn_to(step):
+            last = self._whole(step)
+        return cast("F", last.shown)
 
     def forget(self) -> None:
         """Emit the next step whole: somebody else wrote to the arrays. O(1)."""
-        self._moving = None
+        self._last = None
 
-    def _is_within(self, longest: int) -> bool:
-        """Whether so many keys are within the bound the caller named."""
-        return self._asked.max_seq_len is None or longest <= self._asked.max_seq_len
+    def _whole(self, step: Step) -> "_Written":
+        options = {**self._options, **self._blocks}
+        made = self._emit(step, self._group, plan=self._plan, out=self._out, **options)
+        emission = Emission(
+            self._name, step, self._plan, self._group, self._options, **self._blocks
+        )
+        self._last = _Written(emission, made, self._out is None)
+        return self._last
 
-    def _show(self, moving: Moving) -> F:
-        if self._out is None and isinstance(moving, MovingFlashinfer):
-            self._arrays[_PAGES] = _shut(moving.arrays.kv_indices[: moving.total])
-        most, bound = self._asked.max_query_len or 1, self._asked.max_seq_len or moving.longest
-        numbers = (most, bound) if moving.has_numbers else ()
-        return cast("F", self._kind._make((*self._arrays, *numbers)))
 
-    def _whole(self, step: Step) -> F:
-        made: Any = self._emit(step, self._group, plan=self._plan, out=self._out, **self._options)
-        self._moving = None
-        written = made
-        if self._out is None:
-            if isinstance(made, Flashinfer):
-                roomy, total = _roomy(made.kv_indices), made.kv_indices.size
-                written, made = (
-                    made._replace(kv_indices=roomy),
-                    made._replace(kv_indices=roomy[:total]),
-                )
-            made = type(made)._make(map(_shut, made))
-        self._begin(step, made, written)
-        return cast("F", made)
+class _Written:
+    """Arrays that hold what a format has of a step, to be moved on to the next one.
 
-    def _begin(self, step: Step, made: Any, written: Any) -> None:
-        """Go on from ``step`` next time, if it is of the kind that can be gone on from."""
-        view = step.group(self._group)
-        name = next(name for name, other in step.groups.items() if other is view)
-        run = None if step._batch is None else step._batch._run_to(step)
-        moving = MOVES.get(type(made))
-        if run is None or moving is None or not self._moves(name):
-            return
-        if isinstance(made, Tensorrt) and not self._has_plain_blocks(step, name):
-            return
-        self._moving = moving(written, step, run, name, self._blocks, self._values)
-        self._kind = type(made)
-        self._arrays = [array for array in made if isinstance(array, np.ndarray)]
+    Args:
+        emission: of that step.
+        made: the arrays, as the format hands them out.
+        own: whether they are nobody else's.
 
-    def _has_plain_blocks(self, step: Step, name: str) -> bool:
-        """Whether rows stay of one kind, not as behind a first token, and offsets within int32."""
-        return bool(step.past.all()) and self._plan.ids(name) * self._blocks < 2**31
+    Attributes:
+        shown: what to hand out.
+    """
 
-    def _moves(self, name: str) -> bool:
-        """Whether arrays of these options change only where the step's table does."""
-        asked = self._asked
-        if asked.kernel_page not in (None, self._plan.page_size) or asked.kernel == "int32":
+    def __init__(self, emission: Emission, made: Any, own: bool) -> None:
+        self._emission, self._own, self._kind = emission, own, type(made)
+        self._arrays = {n: a for n, a in made._asdict().items() if isinstance(a, np.ndarray)}
+        self._pages = self._arrays.get("kv_indices")
+        if own and self._pages is not None:
+            used = self._pages.size
+            self._pages = np.empty(used + used // 8 + 64, np.int32)
+            self._pages[:used] = self._arrays["kv_indices"]
+            self._arrays["kv_indices"] = self._pages[:used]
+        self._take(self._arrays)
+        self._show()
+        self._note(emission.found.step)
+
+    def leads_to(self, step: Step) -> bool:
+        """Whether ``step`` follows on this one, and its log has all that changed. O(1)."""
+        if not self._emission.changes_by_entry or not isinstance(step, Step):
             return False
-        plain = asked.form == "absolute" and not asked.page_fill
-        return plain or not self._plan.groups[name].lifetime.slides
+        rows = step.rows
+        if rows is None or rows is not self._rows or step.turn != self._turn + 1:
+            return False
+        newest = rows.steps == step.turn + 1 and not rows.logged
+        return newest and step.is_open
+
+    def turn_to(self, step: Step) -> bool:
+        """Write what ``step`` changes; False: it needs another table, or lost rows. O(rows)."""
+        emission = self._emission
+        emission.found.read(step)
+        emission.measure()
+        source = emission.found.source
+        if source.lost or (self._sizes != _sizes(source) and not self._fit()):
+            return False
+        source.write(self._targets, step.log, False)
+        bounds = self._arrays.get("attention_metadata")
+        if bounds is not None:
+            fill(bounds, emission.bounds())
+        self._show()
+        self._note(step)
+        return True
+
+    def _note(self, step: Step) -> None:
+        """Remember which step this is."""
+        self._rows, self._turn = step.rows, step.turn
+
+    def _take(self, arrays: Arrays) -> None:
+        """Write to these arrays from now on."""
+        self._arrays, self._targets = arrays, self._emission.targets(arrays)
+        self._sizes = _sizes(self._emission.found.source)
+        shown = map(_shut, arrays.values()) if self._own else arrays.values()
+        self._shown = dict(zip(arrays, shown, strict=True))
+
+    def _fit(self) -> bool:
+        """Whether the arrays take a step of other sizes, new ones made where that is cheap."""
+        arrays, roles = dict(self._arrays), self._emission.format.roles
+        for name, shape in self._emission.shapes().items():
+            array = arrays[name]
+            if not self._own:
+                if any(has < need for has, need in zip(array.shape, shape, strict=True)):
+                    return False
+            elif array.shape != shape:
+                if roles[name] is Pages and self._pages is not None:
+                    if self._pages.size < shape[0]:
+                        return False
+                    arrays[name] = self._pages[: shape[0]]
+                elif roles[name] not in (PageStarts, Table):
+                    arrays[name] = np.empty(shape, np.int32)
+                else:
+                    return False
+        self._take(arrays)
+        return True
+
+    def _show(self) -> None:
+        self.shown = self._emission.hand_out(self._shown)
 
 
-_FORMATS: dict[str, Callable[..., Any]] = {
-    "vllm": vllm,
-    "flash": flash,
-    "flashinfer": flashinfer,
-    "cascade": cascade,
-    "onnxruntime": onnxruntime,
-    "tensorrt": tensorrt,
-    "dense": dense,
-}
+def _sizes(source: Source) -> tuple[int, ...]:
+    """All that shapes of arrays depend on."""
+    return source.count, source.tokens, source.width, source.pages
+
+
+def _shut(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _format(emit: Any) -> str:
     """Name of the function that ``emit`` is, or wraps."""
     found = unwrap(emit) if callable(emit) else emit
-    for name, known in _FORMATS.items():
-        if found is known:
+    for name in FORMATS:
+        if found is getattr(formats, name):
             return name
-    names = ", ".join(_FORMATS)
+    names = ", ".join(FORMATS)
     raise PlanError("emit", emit, f"it must be a function of octavo.index: {names}")
 
 
 def _blocks(format: str, layers: int | None, kv_factor: int | None) -> dict[str, int]:
-    """What `tensorrt` alone takes, as far as it was said."""
-    asked = {"layers": layers, "kv_factor": kv_factor}
-    given = {name: value for name, value in asked.items() if value is not None}
+    """What `tensorrt` alone takes, as far as it was given."""
+    named = {"layers": layers, "kv_factor": kv_factor}
+    given = {name: value for name, value in named.items() if value is not None}
     for name, value in given.items():
         if format != "tensorrt":
             raise PlanError("option", name, f"tensorrt alone takes it, not {format}")
         given[name] = check_int(name, value, 1, 2 if name == "kv_factor" else None)
     return given
-
-
-_PAGES = Flashinfer._fields.index("kv_indices")
-
-
-def _shut(thing: Any) -> Any:
-    """A view that cannot be written, of an array; else the thing itself."""
-    if isinstance(thing, np.ndarray):
-        thing = thing.view()
-        thing.flags.writeable = False
-    return thing
-
-
-def _roomy(pages: Ints) -> Ints:
-    """The same pages with room for more behind."""
-    roomy = np.zeros(pages.size + pages.size // 8 + 64, np.int32)
-    roomy[: pages.size] = pages
-    return roomy

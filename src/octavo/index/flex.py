@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from octavo.cache.step import Ints, Step
 from octavo.checks import check_int
+from octavo.core.emit import Slots
 from octavo.errors import LengthError, PlanError
-from octavo.index.addresses import read_addresses
+from octavo.index.addresses import Addresses
+from octavo.index.checks import check_plan
 from octavo.index.formats import Flex
-from octavo.index.steps import check_plan
 from octavo.planner.plan import Plan
 
 Int64s = NDArray[np.int64]
@@ -102,21 +103,21 @@ def flex(
     check_plan(plan, group)
     check_int("query_block", query_block, 1)
     kv_block = _kv_block(plan.page_size, kv_block)
-    found = read_addresses(step, plan, group, (), min(kv_block, plan.page_size), "absolute")
+    found = Addresses(step, plan, group, (), min(kv_block, plan.page_size))
     positions = step.positions.astype(np.int64)
     last = positions if causal else np.repeat(step.context.astype(np.int64) - 1, step.counts)
     reading = Reading(
         counts=step.counts,
         first=found.lifetime.floors(positions),
         last=last,
-        table=found.table,
+        table=found.table(),
         page=found.page,
         pages=found.pages,
         sinks=found.lifetime.sinks,
     )
     return Flex(
         **list_blocks(reading, query_block, kv_block)._asdict(),
-        slot_mapping=found.slots.copy(),
+        slot_mapping=found.array(Slots, step.positions.size),
         positions=step.positions.copy(),
         logit_rows=step.last.copy(),
     )

@@ -22,8 +22,8 @@ class Options(TypedDict, total=False):
     max_seq_len: int | None
 
 
-class Asked(NamedTuple):
-    """The same with what stands where nothing is said."""
+class Choice(NamedTuple):
+    """The same, with what stands where nothing is said."""
 
     rows: int | None = None
     kernel: str | None = None
@@ -35,17 +35,17 @@ class Asked(NamedTuple):
     max_seq_len: int | None = None
 
 
-def ask(options: Mapping[str, Any]) -> Asked:
+def read_options(options: Mapping[str, Any]) -> Choice:
     """Options as given, with what stands where nothing is said. O(options).
 
     Raises:
         PlanError: one that is not known.
     """
     try:
-        return Asked(**options)
+        return Choice(**options)
     except TypeError:
-        unknown = next(name for name in options if name not in Asked._fields)
-        right = f"known options are: {', '.join(Asked._fields)}"
+        unknown = next(name for name in options if name not in Choice._fields)
+        right = f"known options are: {', '.join(Choice._fields)}"
         raise PlanError("option", unknown, right) from None
 
 

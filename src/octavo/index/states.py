@@ -1,5 +1,6 @@
 """What kernels take of groups that keep no tokens: states, and inputs for cross attention."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,9 +8,9 @@ from numpy.typing import NDArray
 
 from octavo.cache.step import Ints, Step
 from octavo.errors import CapacityError, LengthError, PlanError
-from octavo.index.buffers import Field, deliver
+from octavo.index.buffers import BOOL, Arrays, arrays_of, fill
+from octavo.index.checks import check_gone, check_rows, check_step
 from octavo.index.rows import running_sums
-from octavo.index.steps import check_rows, read_view
 from octavo.model.lifetimes import Form
 from octavo.planner.plan import Plan
 
@@ -73,12 +74,12 @@ def state(
     source = np.where(view.has_state[:, None], view.source, none)
     targets = np.where(written[:, :, None], view.table, none)
     fields = {
-        "source": Field(source, (count, *source.shape[1:]), -1, fresh=True),
-        "has_state": Field(view.has_state, (count,), 0),
-        "targets": Field(targets, (count, *targets.shape[1:]), -1, fresh=True),
-        "query_start_loc": Field(step.query_start, (count + 1,), int(step.query_start[-1])),
+        "source": (source, -1),
+        "has_state": (view.has_state, 0),
+        "targets": (targets, -1),
+        "query_start_loc": (step.query_start, step.positions.size),
     }
-    return deliver(States, fields, out, {}, step)
+    return States(**_padded(States, fields, count, out, step))
 
 
 def cross(
@@ -104,20 +105,41 @@ def cross(
     sums = running_sums(lengths)
     table = np.where(held, view.table, np.int32(0))
     fields = {
-        "block_table": Field(table, (count, table.shape[1]), 0, True, pages),
-        "seq_lens": Field(lengths, (count,), 0),
-        "cu_seqlens_k": Field(sums, (count + 1,), int(sums[-1]), fresh=True),
-        "query_start_loc": Field(step.query_start, (count + 1,), int(step.query_start[-1])),
-        "fresh": Field(view.fresh, (count,), 0),
+        "block_table": (table, 0),
+        "seq_lens": (lengths, 0),
+        "cu_seqlens_k": (sums, int(sums[-1])),
+        "query_start_loc": (step.query_start, step.positions.size),
+        "fresh": (view.fresh, 0),
     }
-    numbers = {"max_query_len": step.max_query, "max_seq_len": int(lengths.max(initial=0))}
-    return deliver(Crossed, fields, out, numbers, step)
+    arrays = _padded(Crossed, fields, count, out, step, lambda: int(pages.argmax()))
+    longest = int(lengths.max(initial=0))
+    return Crossed(**arrays, max_query_len=step.max_query, max_seq_len=longest)
 
 
 def _view(step: Step, plan: Plan, group: str, form: Form) -> Any:
     if group is None:
         raise PlanError("group", group, "it must be the name of a group")
-    return read_view(step, plan, group, form)[1]
+    check_step(step, plan, group, form)
+    check_gone(step, len(step.gone))
+    return step.group(group)
+
+
+def _padded(
+    kind: type[Any],
+    fields: dict[str, tuple[NDArray[Any], int]],
+    rows: int,
+    out: Any,
+    step: Step,
+    widest: Callable[[], int] = int,
+) -> Arrays:
+    """Arrays by name with so many rows, and each with its number behind what it holds."""
+    more = rows - len(step.sequences)
+    shapes = {name: (len(a) + more, *a.shape[1:]) for name, (a, _) in fields.items()}
+    dtypes = {name: BOOL for name, (a, _) in fields.items() if a.dtype == BOOL}
+    arrays = arrays_of(kind, shapes, out, step, dtypes, widest)
+    for name, (values, pad) in fields.items():
+        fill(arrays[name], values, pad)
+    return arrays
 
 
 def _check_pages(what: str, pages: Ints, ids: int) -> None:

@@ -1,43 +1,42 @@
 """Whether a step may be emitted by a plan: it is open, and the plan is that of its cache."""
 
-from typing import Any
-
 from octavo.cache.step import CrossView, GroupView, StateView, Step, View
 from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError, StepError
 from octavo.model.lifetimes import Form
 from octavo.planner.plan import Plan
 
-_FORMS: dict[type[View], Form] = {GroupView: "tokens", StateView: "state", CrossView: "cross"}
+_VIEWS: dict[type[View], Form] = {GroupView: "tokens", StateView: "state", CrossView: "cross"}
+_FORMS: tuple[Form, ...] = ("tokens", "state", "cross")  # by what a group of the core keeps
 _KEEPS = {"tokens": "keeps tokens", "state": "keeps states", "cross": "keeps cross inputs"}
 MOST = 2**31 - 1
 """Entries an array may have, rows of padding included."""
 
 
-def read_view(step: Step, plan: Plan, group: str | None, form: Form) -> tuple[str, Any]:
-    """Name and addresses of ``group``, whose pages hold what ``form`` says.
+def check_step(step: Step, plan: Plan, group: str | None, form: Form) -> str:
+    """The name of ``group``, whose pages hold what ``form`` says. O(groups).
 
     Raises:
         UnknownGroup: the step has no such group.
         PlanError: it is of another form; a plan without it; an argument that is no plan or name.
         LengthError: no step, one without rows, or one made with another page size.
-        StepError: the step is not open, or a row of it was released or preempted.
-
-    Cost: O(open steps), and O(rows) unless the step is the newest of a batch that decodes.
+        StepError: the step is not open.
     """
     check_plan(plan, group)
     if not isinstance(step, Step):
         raise LengthError("step", step, None, None, "what Cache.extend returned")
     if not step.sequences:
         raise LengthError("rows of the step", 0, 1, None)
-    view = step.group(group)
-    name = group or next(name for name, other in step.groups.items() if other is view)
-    _check_form(plan, name, _FORMS[type(view)], form)
-    _check_open(step)
-    size = step.sequences[0]._cache.plan.page_size
+    name, found = _group(step, group)
+    _check_form(plan, name, found, form)
+    if not step.open:
+        raise StepError(
+            "this step is not open: it was committed or aborted, its pages may be others'"
+        )
+    size = step.sequences[0].core.size
     if plan.page_size != size:
         raise LengthError("page_size of the plan", plan.page_size, size, size, "as the cache has")
-    return name, view
+    return name
 
 
 def check_plan(plan: object, group: object) -> None:
@@ -50,6 +49,17 @@ def check_plan(plan: object, group: object) -> None:
         raise PlanError("plan", plan, "it must be the Plan the step's cache was made by")
     if group is not None and not isinstance(group, str):
         raise PlanError("group", group, "it must be the name of a group")
+
+
+def check_gone(step: Step, gone: int) -> None:
+    """Refuse a step of which ``gone`` rows left: released, or preempted. O(1).
+
+    Raises:
+        StepError: it names them.
+    """
+    if gone:
+        rows = [row.id for row in step.gone]
+        raise StepError(f"rows {rows} of this step were released or preempted since")
 
 
 def check_rows(step: Step, rows: int | None) -> int:
@@ -67,6 +77,16 @@ def name_row(step: Step, row: int) -> str:
     return f"sequence {step.sequences[row].id!r}"
 
 
+def _group(step: Step, group: str | None) -> tuple[str, Form]:
+    """Name and form of a group. O(groups)."""
+    if step.core is not None:
+        number = step.group_number(group)
+        return step.core.names[number], _FORMS[step.core.groups[number].keeps]
+    view = step.group(group)
+    name = group or next(name for name, other in step.groups.items() if other is view)
+    return name, _VIEWS[type(view)]
+
+
 def _check_form(plan: Plan, name: str, found: Form, form: Form) -> None:
     """Refuse a group of another form than the function's, and a plan without the group."""
     if found != form:
@@ -75,20 +95,3 @@ def _check_form(plan: Plan, name: str, found: Form, form: Form) -> None:
     if name not in plan.groups or plan.groups[name].lifetime.form != form:
         right = f"the plan the step was made by has {name!r}, which {_KEEPS[form]}"
         raise PlanError("plan", list(plan.groups), right)
-
-
-def _check_open(step: Step) -> None:
-    """A copy is as open as its step."""
-    if step._batch is not None and step._batch._run_to(step) is not None:
-        return
-    clock = step._clock
-    if all(other._clock != clock for other in step.sequences[0]._cache._open):
-        raise StepError(
-            "this step is not open: it was committed or aborted, its pages may be others'"
-        )
-    for row in step.sequences:  # asked without calls: this runs for each row of each step
-        if row._numbers is not None or row._epoch > clock:
-            gone = [row.id for row in step.gone]
-            if gone:
-                raise StepError(f"rows {gone} of this step were released or preempted since")
-            return

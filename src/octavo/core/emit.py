@@ -1,0 +1,491 @@
+"""The arrays that attention kernels take, filled from the block and the page table of a step.
+
+A `Source` knows where the numbers of a step lie, be they the core's or those of arrays somebody made.
+A `Target` is an array to fill, and its class says with what. A format is a list of targets::
+
+    block of the step     counts past context query_start positions slots     a stretch each
+    page table            row 0: 7 9 4 . .   row 1: 3 8 . . .                 a stretch a row
+    a format's targets    Slots, Keys, Table; or Slots, PageStarts, Pages
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.core import nocython as cython
+from octavo.core.arena import copy, fill, ints, longs, view
+from octavo.core.groups import Group
+from octavo.core.rows import Pass
+
+
+class Source:
+    """A step as kernels see one of its groups of tokens.
+
+    Args:
+        size: tokens of a page.
+        ratio: kernel pages of a page.
+        window, chunk: tokens a query sees; 0: no such rule.
+        lead: leading columns that all see.
+        compact: whether columns behind those that no query sees are left out.
+
+    Attributes:
+        skip: leading kernel pages of all rows, which pages row after row leave out.
+        count, tokens: rows and tokens of the step.
+        width, pages: most kernel pages of a row, and of all rows.
+        longest, keys: most keys of a row, and of all rows.
+        most: most new tokens of a row.
+        gone: rows with new tokens that are no longer what they were.
+        lost: other such rows; they have no pages.
+        log: changes since the step that targets were filled for, as of `Rows`; None: none.
+        whole: whether targets of pages are written whole, not by these changes.
+        moved: the first row that begins elsewhere among `Pages` than it did in that step.
+    """
+
+    def __init__(
+        self, size: int, ratio: int, window: int, chunk: int, lead: int, compact: bool
+    ) -> None:
+        self.size = size
+        self.ratio = ratio
+        self.page = size // ratio
+        self.window = window
+        self.chunk = chunk
+        self.lead = lead
+        self.compact = compact
+        self.skip = 0
+        self.block = ints(0)
+        self.data = ints(0)
+        self.begin = longs(0)  # by row, where its pages begin in data; -1: it has none
+        self.start = longs(0)  # by row, where they begin among `Pages`
+        self.end = ints(0)  # by row, its kernel pages
+        self.first = 0
+        self.positions = 0
+        self.slots = 0
+        self.base = -1
+        self.number = -1
+        self.count = 0
+        self.tokens = 0
+        self.log: Any = None
+        self.whole = True
+        self.moved = 0
+        self.behind = 0  # where `Pages` of that step end
+
+    def read(self, step: Pass, number: int) -> None:
+        """Look at a group of an open step. O(rows)."""
+        core, n = step.core, step.count
+        group: Group = core.groups[number]
+        self.block = step.block
+        self.data = group.table.data
+        self.number = number
+        self.first = len(core.groups)
+        self.positions = self.first + 7 * n + 1 + step.tokens
+        self.slots = core.section(number, n, step.tokens)
+        self.place(n, step.tokens)
+        for i in range(n):
+            row = self.block[self.first + i]
+            columns = (self.block[self.first + 3 * n + i] + self.size - 1) // self.size
+            if core.epoch[row] <= step.clock and group.table.room[row] >= columns:
+                self.begin[i] = group.table.begin[row]
+        self.measure()
+
+    def read_arrays(self, block: Any, count: int, tokens: int, table: Any, width: int) -> None:
+        """Look at arrays. O(rows).
+
+        Args:
+            block: as of `Pass`, with no groups before and without ids.
+            table: int32[count, width] as numbers; as wide as the longest context needs.
+        """
+        self.block = block
+        self.data = table
+        self.first = 0
+        self.positions = 7 * count + 1
+        self.slots = self.positions + tokens
+        self.base = self.slots + tokens
+        self.place(count, tokens)
+        for i in range(count):
+            self.begin[i] = i * width
+        self.measure()
+
+    def place(self, count: int, tokens: int) -> None:
+        """Room for so many rows, none of which has pages yet."""
+        self.count = count
+        self.tokens = tokens
+        if len(self.begin) < count:
+            self.begin = longs(count)
+            self.start = longs(count)
+            self.end = ints(count)
+        for i in range(count):
+            self.begin[i] = -1
+
+    def measure(self) -> None:
+        """How much there is. O(rows)."""
+        block, n = self.block, self.count
+        counts = self.first + n
+        self.width = 0
+        self.pages = 0
+        self.longest = 0
+        self.keys = 0
+        self.most = 0
+        self.gone = 0
+        self.lost = 0
+        for i in range(n):
+            keys = self.length(i)
+            end = (keys + self.page - 1) // self.page
+            self.end[i] = end
+            self.width = max(self.width, end)
+            self.pages += end
+            self.longest = max(self.longest, keys)
+            self.keys += keys
+            self.most = max(self.most, block[counts + i])
+            if self.begin[i] < 0:
+                if block[counts + i]:
+                    self.gone += 1
+                else:
+                    self.lost += 1
+
+    # -- one row -------------------------------------------------------------------------------
+
+    def shift(self, i: int) -> int:
+        """Columns of a row that are left out behind the leading ones. O(1)."""
+        if not self.compact:
+            return 0
+        position = self.block[self.first + 2 * self.count + i]
+        floor = 0
+        if self.window and position >= self.window:
+            floor = (position - self.window + 1) // self.size
+        elif self.chunk:
+            floor = position // self.chunk * self.chunk // self.size
+        return max(0, floor - self.lead)
+
+    def new(self, i: int) -> int:
+        """New tokens of a row. O(1)."""
+        return self.block[self.first + self.count + i]
+
+    def generates(self, i: int) -> bool:
+        """Whether a row has one new token behind others. O(1)."""
+        return self.new(i) == 1 and self.length(i) > 1
+
+    def length(self, i: int) -> int:
+        """Keys of a row. O(1)."""
+        return self.block[self.first + 3 * self.count + i] - self.shift(i) * self.size
+
+    # -- filling -------------------------------------------------------------------------------
+
+    def write(self, targets: list[Target], log: Any, whole: bool) -> None:
+        """Fill all targets, `Pages` after `PageStarts`.
+
+        Args:
+            log: changes since the step that these targets were filled for.
+            whole: whether to write targets of pages whole, not by these changes.
+
+        Cost: O(numbers in the targets); by changes O(rows + tokens + changes), and `Pages` behind
+        the first row that begins elsewhere.
+        """
+        self.log = log
+        self.whole = whole
+        self.moved = 0 if whole else self.count
+        for target in targets:
+            target.write(self)
+        self.log = None
+
+
+class Target:
+    """An array to fill.
+
+    Args:
+        array: int32 in one stretch, writeable; of several axes, all numbers in order.
+        none: what stands where there is nothing.
+    """
+
+    def __init__(self, array: Any, none: int = 0) -> None:
+        self.numbers = view(array)
+        self.none = none
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+
+    def pad(self, at: int, none: int) -> None:
+        """Nothing from ``at`` on."""
+        fill(self.numbers, at, len(self.numbers), none)
+
+
+# -- by token and by row ---------------------------------------------------------------------------
+
+
+class Slots(Target):
+    """Where each token's keys and values go."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        copy(self.numbers, 0, source.block, source.slots, source.tokens)
+        self.pad(source.tokens, self.none)
+
+
+class Positions(Target):
+    """Position of each token in its sequence."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        copy(self.numbers, 0, source.block, source.positions, source.tokens)
+        self.pad(source.tokens, self.none)
+
+
+class Last(Target):
+    """Index of each row's last token; -1: it has none."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        n = source.count
+        copy(self.numbers, 0, source.block, source.first + 4 * n, n)
+        self.pad(n, -1)
+
+
+class QueryStarts(Target):
+    """Where each row's tokens begin, and where the last end."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        n = source.count
+        copy(self.numbers, 0, source.block, source.first + 6 * n, n + 1)
+        self.pad(n + 1, source.tokens)
+
+
+class Base(Target):
+    """Positions left out of each row."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        for i in range(source.count):
+            base = source.shift(i) * source.size
+            if source.base >= 0 and not source.compact:
+                base = source.block[source.base + i]
+            self.numbers[i] = base
+        self.pad(source.count, 0)
+
+
+class Keys(Target):
+    """Keys of each row."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        for i in range(source.count):
+            self.numbers[i] = source.length(i)
+        self.pad(source.count, 0)
+
+
+class PastKeys(Target):
+    """Keys of each row before the step."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        for i in range(source.count):
+            self.numbers[i] = source.length(i) - source.new(i)
+        self.pad(source.count, 0)
+
+
+class KeyStarts(Target):
+    """Where each row's keys begin, and where the last end."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        total = 0
+        self.numbers[0] = 0
+        for i in range(source.count):
+            total += source.length(i)
+            self.numbers[i + 1] = total
+        self.pad(source.count + 1, total)
+
+
+class Requests(Target):
+    """TensorRT-LLM's kinds of requests: 1, one that generates, 0, one in its context phase."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        for i in range(source.count):
+            self.numbers[i] = 1 if source.generates(i) else 0
+        self.pad(source.count, 0)
+
+
+class RequestPast(Target):
+    """TensorRT-LLM's past lengths: keys before the step, in the context phase those behind it."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        for i in range(source.count):
+            keys = source.length(i)
+            self.numbers[i] = keys - 1 if source.generates(i) else keys
+        self.pad(source.count, 0)
+
+
+class RequestContext(Target):
+    """TensorRT-LLM's context lengths: new tokens, of one that generates the keys before."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        for i in range(source.count):
+            new = source.new(i)
+            self.numbers[i] = source.length(i) - 1 if source.generates(i) else new
+        self.pad(source.count, 0)
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+class LastLengths(Target):
+    """Tokens in each row's last page; 1: it has none."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        for i in range(source.count):
+            end, tokens = source.end[i], 1
+            if end > source.skip:
+                tokens = source.length(i) - (end - 1) * source.page
+            self.numbers[i] = tokens
+        self.pad(source.count, 1)
+
+
+class PageStarts(Target):
+    """Where each row's pages begin among `Pages`, and where the last end."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        total = 0
+        source.behind = self.numbers[len(self.numbers) - 1]
+        self.numbers[0] = 0
+        for i in range(source.count):
+            source.start[i] = total
+            total += source.end[i] - source.skip
+            if self.numbers[i + 1] != total:
+                source.moved = min(source.moved, i)
+            self.numbers[i + 1] = total
+        self.pad(source.count + 1, total)
+
+
+class PageTarget(Target):
+    """Pages of rows, each row in a stretch of its own; arguments as `Target`."""
+
+    def __init__(self, array: Any, none: int = 0) -> None:
+        Target.__init__(self, array, none)
+        self.width = 0
+        self.scale = 1
+
+    def put_rows(
+        self, source: Source, low: int, high: int, first: int, step: int, more: int
+    ) -> None:
+        """Rows ``low`` to ``high`` of a rectangle whose columns begin at ``first``.
+
+        Args:
+            step: numbers from one row to the next; 0: they begin where ``source.start`` says.
+            more: what is added to an entry that has a page.
+        """
+        numbers, data = self.numbers, source.data
+        ratio, scale, none, lead = source.ratio, self.scale, self.none, source.lead
+        skip = 0 if step else source.skip
+        plain = ratio == 1 and scale == 1 and none == 0 and not source.compact
+        for i in range(low, high):
+            end = width = self.width
+            if i < source.count:
+                end = source.end[i] - skip
+            at = first + i * step if step else source.start[i]
+            if step == 0:
+                width = end
+            if i >= source.count or source.begin[i] < 0:
+                end = 0
+            end = min(end, width)
+            begin, shift = source.begin[i] if end else 0, source.shift(i) if end else 0
+            if at < 0 or at + width > len(numbers):
+                raise IndexError(i)
+            if end and begin + shift + (skip + end + ratio - 1) // ratio > len(data):
+                raise IndexError(i)
+            if plain and not cython.compiled:
+                copy(numbers, at, data, begin + skip, end)
+                fill(numbers, at + end, at + width, none)
+                continue
+            with cython.boundscheck(False):
+                if plain:
+                    for j in range(end):
+                        numbers[at + j] = data[begin + skip + j]
+                else:
+                    column, part = skip // ratio, skip % ratio
+                    for j in range(end):
+                        page = data[begin + column + (shift if column >= lead else 0)]
+                        numbers[at + j] = (page * ratio + part) * scale + more if page else none
+                        part += 1
+                        if part == ratio:
+                            part = 0
+                            column += 1
+                for j in range(end, width):
+                    numbers[at + j] = none
+
+
+class Pages(PageTarget):
+    """Pages row after row."""
+
+    def write(self, source: Source) -> None:
+        """Rows behind the first one that begins elsewhere, and changed entries before. O(these)."""
+        n, numbers = source.count, self.numbers
+        if source.moved < n:
+            self.put_rows(source, source.moved, n, 0, 0, 0)
+            total = source.start[n - 1] + source.end[n - 1] - source.skip
+            stop = len(numbers) if source.whole else min(len(numbers), source.behind)
+            fill(numbers, total, stop, 0)
+        if source.log is None:
+            return
+        log = source.log
+        for entry in range(0, len(log), 4):
+            place, column = log[entry], log[entry + 2]
+            if place >= source.moved:
+                continue  # written already
+            if log[entry + 1] < 0:
+                self.put_rows(source, place, place + 1, 0, 0, 0)
+            elif log[entry + 1] == source.number and column < source.end[place]:
+                numbers[source.start[place] + column] = log[entry + 3]
+
+
+class Table(PageTarget):
+    """A rectangle of pages, or for each row one of the keys' blocks and one of the values'.
+
+    Args:
+        width: columns.
+        sides: rectangles a row.
+        scale: a page p is written as ``p * scale``.
+        more: the values' block of a page is so much behind.
+    """
+
+    def __init__(
+        self, array: Any, none: int, width: int, sides: int = 1, scale: int = 1, more: int = 0
+    ) -> None:
+        PageTarget.__init__(self, array, none)
+        self.width = width
+        self.sides = sides
+        self.scale = scale
+        self.more = more
+
+    def write(self, source: Source) -> None:
+        """Fill it, or change what changed. O(numbers), O(changes)."""
+        row = self.width * self.sides
+        if row == 0:
+            return
+        rows = len(self.numbers) // row
+        if source.whole:
+            self.put(source, 0, rows)
+        elif source.log is not None:
+            log, numbers = source.log, self.numbers
+            for entry in range(0, len(log), 4):
+                place, column, page = log[entry], log[entry + 2], log[entry + 3]
+                if place >= rows:
+                    continue  # neither a row nor padding
+                if log[entry + 1] < 0:
+                    self.put(source, place, place + 1)
+                elif log[entry + 1] == source.number and column < self.width:
+                    at = place * row + column
+                    numbers[at] = page * self.scale if page else self.none
+                    if self.sides > 1:
+                        at += self.width
+                        numbers[at] = page * self.scale + self.more if page else self.none
+
+    def put(self, source: Source, low: int, high: int) -> None:
+        """Whole rows."""
+        row = self.width * self.sides
+        self.put_rows(source, low, high, 0, row, 0)
+        if self.sides > 1:
+            self.put_rows(source, low, high, self.width, row, self.more)
