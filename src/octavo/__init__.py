@@ -10,12 +10,10 @@ import importlib
 import typing
 
 from octavo import moved
-from octavo.cache.results import Explanation, Match
 from octavo.cache.batch import Batch
 from octavo.cache.cache import Cache
-from octavo.cache.results import Committed
 from octavo.cache.identity import Adapter, CrossInput, Media, Salt
-from octavo.cache.results import Fit, Pin, Stats
+from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Stats
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.errors import CapacityError, NeverFits, OctavoError, OutOfPages, PlanError

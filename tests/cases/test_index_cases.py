@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from octavo import Cache, CapacityError, LengthError, Plan
-from octavo.slots import slot_mapping
 from octavo.index import (
     check_offsets,
     dense,
@@ -15,6 +14,7 @@ from octavo.index import (
     tensorrt,
     vllm,
 )
+from octavo.slots import slot_mapping
 
 
 def stepped(page_size, *lengths, usable=40, counts=None):

@@ -1,6 +1,5 @@
 """In any step every format has the same slot for each position of each sequence, the table's."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,6 +1,5 @@
 """octavo.index: from a step to the arrays each kernel takes."""
 
-
 import numpy as np
 import pytest
 

@@ -1,6 +1,5 @@
 """octavo.index used wrongly: told by name, before anything is written."""
 
-
 import numpy as np
 import pytest
 

@@ -1,6 +1,5 @@
 """octavo.index.state and octavo.index.cross: groups that keep no tokens."""
 
-
 import numpy as np
 import pytest
 
