@@ -188,7 +188,7 @@ def test_a_listener_may_call_the_cache_for_each_of_many_events():
     row = cache.admit([7])
     other = cache.admit(list(range(2_000)))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", RuntimeWarning)
         cache.commit(cache.extend(other, 2_000))
 
     assert 2_000 == len(told)

@@ -29,7 +29,7 @@ def core_of(names, page_size, kept):
     index, begin, nodes = core.index, core.read(TOKENS, len(TOKENS)), [0]
     for column in range(len(TOKENS) // page_size):
         at = begin + column * page_size
-        nodes.append(index.add(nodes[-1], 0, index.hash(nodes[-1], 0, at), at))
+        nodes.append(index.add(nodes[-1], 0, at))
     for number, name in enumerate(names):
         for column in kept[name]:
             page, node = core.pool.take(number), nodes[column + 1]
