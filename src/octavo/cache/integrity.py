@@ -162,11 +162,16 @@ def _nodes(index: PrefixIndex) -> list[int]:
 def _check_published(core: Core, held: NDArray[Any]) -> None:
     """Every page that stands for a node is the node's, or in its bundle."""
     pages = {id(space): set(np.flatnonzero(_array(space.node))) for space in core.pool.spaces}
+    bundles = core.index.bundles
+    check_equal("bundles of all groups == bundled", sum(map(len, bundles)), core.index.bundled)
     for number, space in enumerate(core.pool.spaces):
         mine = set(held[:, number][held[:, number] > 0].tolist())
-        for node, bundle in core.index.bundles[number].items():
+        for node, bundle in bundles[number].items():
             check_equal(f"bundle of node {node}", bundle[0], int(held[node, number]))
             mine |= set(bundle)
+        if not core.groups[number].keeps_tokens:
+            check_equal(f"pages of nodes == bundles of {number}", np.count_nonzero(held[:, number]),
+                        len(bundles[number]))  # fmt: skip
         pages[id(space)] -= mine
     left = [sorted(map(int, rest)) for rest in pages.values() if rest]
     check_equal("published pages that no node has", left, [])
