@@ -50,7 +50,9 @@ DAMAGES = {
     "a bundle is lost": lambda core, row: core.index.bundles[2].popitem(),
     "bundles are miscounted": lambda core, row: setattr(core.index, "bundled", 9),
     "a sequence stands elsewhere": lambda core, row: put(core.tip, row.row, -1),
-    "an entry is lost": lambda core, row: put(core.groups[0].table.data, core.groups[0].table.begin[row.row], -1),
+    "an entry is lost": lambda core, row: put(
+        core.groups[0].table.data, core.groups[0].table.begin[row.row], -1
+    ),
     "computed beyond scheduled": lambda core, row: put(core.computed, row.row, 5),
     "scheduled beyond computed": lambda core, row: put(core.scheduled, row.row, -1),
     "known beyond the limit": lambda core, row: put(core.limit, row.row, -10_000),
