@@ -108,28 +108,3 @@ def test_shortage_leaves_everything_as_it_was(count):
     assert 8 == cache.peek(range(9)).tokens
     step = cache.extend([row, other], [1, 8])
     assert (1, 8) == (len(slots_of(step, 0)), len(slots_of(step, 1)))
-
-
-def test_a_failing_admission_leaves_the_prefix_cache():
-    """And leaves it to whoever comes next."""
-    cache = Cache(Plan.from_pages(7, 4))
-    cached = cache.admit(range(8))
-    cache.commit(cache.extend(cached, 8))
-    cache.release(cached)
-    before = freeze(cache)
-    for tokens, options in (([1] * 30, {}), ([1] * 4, {"limit": 30}), ([], {}), ([-1], {})):
-        with pytest.raises((MemoryError, ValueError)):
-            cache.admit(tokens, **options)
-        assert before == freeze(cache)
-    assert 8 == cache.admit(range(9)).cached
-
-
-def test_at_least_one_token_is_computed():
-    """However much of a prompt is cached."""
-    cache = Cache(Plan.from_pages(20, 4))
-    for length in range(1, 20):
-        row = cache.admit(range(length))
-        assert 1 <= row.length - row.computed <= length
-        assert (length - 1) // 4 * 4 == row.cached
-        cache.commit(cache.extend(row, row.length - row.computed))
-        cache.release(row)
