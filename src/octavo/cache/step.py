@@ -202,7 +202,12 @@ class Step(Pass):
         views: dict[str | None, View] = self._views
         found = views.get(name)
         if found is None:
-            found = self._given_group(name) if "groups" in self._values else self._view(name)
+            if "groups" in self._values:
+                found = self._given_group(name)
+            elif name is None:  # read under its name too: it is gathered once
+                found = self.group(self.core.names[self.group_number()])
+            else:
+                found = self._view(name)
             views[name] = found
         return found
 
