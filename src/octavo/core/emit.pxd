@@ -12,9 +12,10 @@ cdef class Source:
     cdef public long long behind
     cdef readonly bint compact, whole
     cdef readonly int[::1] block, data, end
-    cdef readonly long long[::1] begin, start
+    cdef readonly long long[::1] begin
+    cdef public long long[::1] start
     cdef readonly object log
-    @cython.locals(core=Core, group=Group, n=int, i=int, row=int, columns=int)
+    @cython.locals(core=Core, group=Group, n=int, i=int, row=int)
     cpdef void read(self, Pass step, int number) except *
     @cython.locals(i=int)
     cpdef void read_arrays(self, int[::1] block, int count, long long tokens, int[::1] table, long long width) except *

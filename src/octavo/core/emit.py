@@ -18,6 +18,9 @@ from octavo.core.groups import Group
 from octavo.core.rows import Pass
 
 
+NO_INTS, NO_LONGS = ints(0), longs(0)
+
+
 class Source:
     """A step as kernels see one of its groups of tokens.
 
@@ -52,11 +55,11 @@ class Source:
         self.lead = lead
         self.compact = compact
         self.skip = 0
-        self.block = ints(0)
-        self.data = ints(0)
-        self.begin = longs(0)  # by row, where its pages begin in data; -1: it has none
-        self.start = longs(0)  # by row, where they begin among `Pages`
-        self.end = ints(0)  # by row, its kernel pages
+        self.block = NO_INTS
+        self.data = NO_INTS
+        self.begin = NO_LONGS  # by row, where its pages begin in data; -1: it has none
+        self.start = NO_LONGS  # by row, where they begin among `Pages`
+        self.end = NO_INTS  # by row, its kernel pages
         self.first = 0
         self.positions = 0
         self.slots = 0
@@ -82,8 +85,7 @@ class Source:
         self.place(n, step.tokens)
         for i in range(n):
             row = self.block[self.first + i]
-            columns = (self.block[self.first + 3 * n + i] + self.size - 1) // self.size
-            if core.epoch[row] <= step.clock and group.table.room[row] >= columns:
+            if core.epoch[row] <= step.clock:  # neither released nor preempted since
                 self.begin[i] = group.table.begin[row]
         self.measure()
 
@@ -111,7 +113,6 @@ class Source:
         self.tokens = tokens
         if len(self.begin) < count:
             self.begin = longs(count)
-            self.start = longs(count)
             self.end = ints(count)
         for i in range(count):
             self.begin[i] = -1
@@ -197,7 +198,7 @@ class Target:
     """
 
     def __init__(self, array: Any, none: int = 0) -> None:
-        self.numbers = view(array)
+        self.numbers = array if cython.compiled else view(array)
         self.none = none
 
     def write(self, source: Source) -> None:
@@ -349,6 +350,8 @@ class PageStarts(Target):
     def write(self, source: Source) -> None:
         """Fill it. O(numbers)."""
         total = 0
+        if len(source.start) < source.count:
+            source.start = longs(source.count)
         source.behind = self.numbers[len(self.numbers) - 1]
         self.numbers[0] = 0
         for i in range(source.count):

@@ -1,6 +1,7 @@
 """What a step says about one token group, checked: where each row's pages are, for loops to read."""
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class Addresses:
         kernel_page: int | None = None,
         form: Form = "absolute",
     ) -> None:
-        self._name = check_step(step, plan, group, "tokens")
+        self._name, self._number = check_step(step, plan, group, "tokens")
         size, page = plan.page_size, _kernel_page(plan.page_size, kernel_page)
         for kernel in kernels:
             _check_kernel(kernel, page, "page_size" if kernel_page is None else "kernel_page")
@@ -61,6 +62,7 @@ class Addresses:
         window, chunk = _rule(self.lifetime)
         compact = form == "compact" and self.lifetime.slides
         self.source = Source(size, size // page, window, chunk, min(lead, MOST), compact)
+        self._kept = step.core is not None and self._keeps(step.core)
         self.read(step)
 
     def read(self, step: Step) -> None:
@@ -74,11 +76,10 @@ class Addresses:
             check_gone(step, len(step.gone))
             self._check_pages(step, self._read_copy(step))
             return
-        number = step.group_number(self._name)
-        self.source.read(step, number)
+        self.source.read(step, self._number)
         check_gone(step, self.source.gone)
-        if not self._is_kept(step):
-            self._check_pages(step, step.core.gather(step, number))
+        if not self._kept:
+            self._check_pages(step, step.core.gather(step, self._number))
 
     def array(self, role: type[Target], count: int) -> Ints:
         """A fresh array of ``count`` numbers. O(count)."""
@@ -115,11 +116,11 @@ class Addresses:
         self.source.read_arrays(numbers(block), count, step.positions.size, pages, width)
         return table
 
-    def _is_kept(self, step: Step) -> bool:
-        """Whether the step's cache keeps to what `_check_pages` would check. O(1)."""
-        core, source = step.core, self.source
-        group, ids = core.groups[source.number], core.pool.spaces[source.number].size
-        within = ids <= min(self._ids, self._reach) and ids * source.size - 1 <= MOST
+    def _keeps(self, core: Any) -> bool:
+        """Whether a cache keeps to what `_check_pages` would check. O(1)."""
+        size, source = core.size, self.source
+        group, ids = core.groups[self._number], core.pool.spaces[self._number].size
+        within = ids <= min(self._ids, self._reach) and ids * size - 1 <= MOST
         alike = group.window == source.window and group.chunk == source.chunk
         return bool(within and alike and source.lead <= group.sinks)
 

@@ -13,8 +13,10 @@ MOST = 2**31 - 1
 """Entries an array may have, rows of padding included."""
 
 
-def check_step(step: Step, plan: Plan, group: str | None, form: Form) -> str:
-    """The name of ``group``, whose pages hold what ``form`` says. O(groups).
+def check_step(step: Step, plan: Plan, group: str | None, form: Form) -> tuple[str, int]:
+    """Name and number of ``group``, whose pages hold what ``form`` says. O(groups).
+
+    The number is -1 for a copy of a step.
 
     Raises:
         UnknownGroup: the step has no such group.
@@ -27,7 +29,7 @@ def check_step(step: Step, plan: Plan, group: str | None, form: Form) -> str:
         raise LengthError("step", step, None, None, "what Cache.extend returned")
     if not step.sequences:
         raise LengthError("rows of the step", 0, 1, None)
-    name, found = _group(step, group)
+    name, number, found = _group(step, group)
     _check_form(plan, name, found, form)
     if not step.open:
         raise StepError(
@@ -36,7 +38,7 @@ def check_step(step: Step, plan: Plan, group: str | None, form: Form) -> str:
     size = step.sequences[0].core.size
     if plan.page_size != size:
         raise LengthError("page_size of the plan", plan.page_size, size, size, "as the cache has")
-    return name
+    return name, number
 
 
 def check_plan(plan: object, group: object) -> None:
@@ -69,7 +71,9 @@ def check_rows(step: Step, rows: int | None) -> int:
         LengthError: fewer than the step's, or more than an array may have.
     """
     real = len(step.sequences)
-    return real if rows is None else check_int("rows", rows, real, MOST - 1, f"{real} in the step")
+    if rows is None or (type(rows) is int and real <= rows < MOST):
+        return rows or real
+    return check_int("rows", rows, real, MOST - 1, f"{real} in the step")
 
 
 def name_row(step: Step, row: int) -> str:
@@ -77,14 +81,14 @@ def name_row(step: Step, row: int) -> str:
     return f"sequence {step.sequences[row].id!r}"
 
 
-def _group(step: Step, group: str | None) -> tuple[str, Form]:
-    """Name and form of a group. O(groups)."""
+def _group(step: Step, group: str | None) -> tuple[str, int, Form]:
+    """Name, number and form of a group. O(groups)."""
     if step.core is not None:
         number = step.group_number(group)
-        return step.core.names[number], _FORMS[step.core.groups[number].keeps]
+        return step.core.names[number], number, _FORMS[step.core.groups[number].keeps]
     view = step.group(group)
     name = group or next(name for name, other in step.groups.items() if other is view)
-    return name, _VIEWS[type(view)]
+    return name, -1, _VIEWS[type(view)]
 
 
 def _check_form(plan: Plan, name: str, found: Form, form: Form) -> None:

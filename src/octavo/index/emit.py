@@ -231,18 +231,17 @@ class Emission:
         found.source.write(self.targets(arrays), None, True)
         for name, values in others.items():
             fill(arrays[name], values)
-        return self.hand_out(arrays)
+        return kind._make((*(arrays[name] for name in kind._fields if name in arrays), *self.numbers()))
 
     def bounds(self) -> Ints:
         """int32[3], ONNX Runtime's bounds; the last is 0, unknown, where the caller named it."""
         least = 0 if self.options.max_seq_len is not None else self.longest
         return np.array([self.most, self.longest, least], np.int32)
 
-    def hand_out(self, arrays: Arrays) -> Any:
-        """The arrays as what the format is, with its numbers. O(arrays)."""
-        names = self.format.kind._fields
-        numbers = (self.most, self.longest)[: len(names) - len(arrays)]
-        return self.format.kind(**arrays, **dict(zip(names[-2:], numbers, strict=False)))
+    def numbers(self) -> tuple[int, ...]:
+        """What stands behind the arrays, where the format has numbers."""
+        has = self.format.kind._fields[-1].startswith("max_")
+        return (self.most, self.longest) if has else ()
 
 
 def vllm(

@@ -152,8 +152,7 @@ class _Written:
         """Write to these arrays from now on."""
         self._arrays, self._targets = arrays, self._emission.targets(arrays)
         self._sizes = _sizes(self._emission.found.source)
-        shown = map(_shut, arrays.values()) if self._own else arrays.values()
-        self._shown = dict(zip(arrays, shown, strict=True))
+        self._shown = [_shut(array) if self._own else array for array in arrays.values()]
 
     def _fit(self) -> bool:
         """Whether the arrays take a step of other sizes, new ones made where that is cheap."""
@@ -176,7 +175,7 @@ class _Written:
         return True
 
     def _show(self) -> None:
-        self.shown = self._emission.hand_out(self._shown)
+        self.shown = self._kind._make((*self._shown, *self._emission.numbers()))
 
 
 def _sizes(source: Source) -> tuple[int, ...]:
