@@ -93,7 +93,7 @@ cdef class PageTarget(Target):
     cdef void put_rows(self, Source source, int low, int high, long long first, long long step, int more) except *
 
 cdef class Pages(PageTarget):
-    @cython.locals(numbers="int[::1]", log="int[::1]", n=int, total="long long", stop="long long", entry=Py_ssize_t, place=int, column=int)
+    @cython.locals(numbers="int[::1]", log="int[::1]", n=int, total="long long", entry=Py_ssize_t, place=int, column=int)
     cdef void write(self, Source source) except *
 
 cdef class Table(PageTarget):

@@ -426,11 +426,9 @@ class Pages(PageTarget):
     def write(self, source: Source) -> None:
         """Rows behind the first one that begins elsewhere, and changed entries before. O(these)."""
         n, numbers = source.count, self.numbers
-        if source.moved < n:
-            self.put_rows(source, source.moved, n, 0, 0, 0)
-            total = source.start[n - 1] + source.end[n - 1] - source.skip
-            stop = len(numbers) if source.whole else min(len(numbers), source.behind)
-            fill(numbers, total, stop, 0)
+        self.put_rows(source, source.moved, n, 0, 0, 0)
+        total = source.start[n - 1] + source.end[n - 1] - source.skip
+        fill(numbers, total, len(numbers) if source.whole else min(len(numbers), source.behind), 0)
         if source.log is None:
             return
         log = source.log

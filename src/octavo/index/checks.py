@@ -6,8 +6,7 @@ from octavo.errors import LengthError, PlanError, StepError
 from octavo.model.lifetimes import Form
 from octavo.planner.plan import Plan
 
-_VIEWS: dict[type[View], Form] = {GroupView: "tokens", StateView: "state", CrossView: "cross"}
-_FORMS: tuple[Form, ...] = ("tokens", "state", "cross")  # by what a group of the core keeps
+_FORMS: dict[type[View], Form] = {GroupView: "tokens", StateView: "state", CrossView: "cross"}
 _KEEPS = {"tokens": "keeps tokens", "state": "keeps states", "cross": "keeps cross inputs"}
 MOST = 2**31 - 1
 """Entries an array may have, rows of padding included."""
@@ -85,10 +84,12 @@ def _group(step: Step, group: str | None) -> tuple[str, int, Form]:
     """Name, number and form of a group. O(groups)."""
     if step.core is not None:
         number = step.group_number(group)
-        return step.core.names[number], number, _FORMS[step.core.groups[number].keeps]
+        kept = step.core.groups[number]
+        form: Form = "tokens" if kept.keeps_tokens else "state" if kept.keeps_state else "cross"
+        return step.core.names[number], number, form
     view = step.group(group)
     name = group or next(name for name, other in step.groups.items() if other is view)
-    return name, -1, _VIEWS[type(view)]
+    return name, -1, _FORMS[type(view)]
 
 
 def _check_form(plan: Plan, name: str, found: Form, form: Form) -> None:
