@@ -89,16 +89,27 @@ cdef class PageStarts(Target):
 
 cdef class PageTarget(Target):
     cdef int width, scale
-    @cython.locals(numbers="int[::1]", data="int[::1]", ratio=int, scale=int, none=int, lead=int, skip=int, plain=bint, i=int, end=Py_ssize_t, width=Py_ssize_t, at=Py_ssize_t, begin=Py_ssize_t, shift=int, j=Py_ssize_t, column=int, part=int, page=int)
-    cdef void put_rows(self, Source source, int low, int high, long long first, long long step, int more) except *
+    cdef long long row
+    cdef Py_ssize_t at(self, Source source, int i) except -1
+    cdef int held(self, Source source, int i) except -1
+    @cython.locals(same=bint)
+    cdef void put_rows(self, Source source, int low, int high) except *
+    @cython.locals(numbers="int[::1]", data="int[::1]", i=int, at=Py_ssize_t, stop=Py_ssize_t, behind=Py_ssize_t, start=Py_ssize_t, j=Py_ssize_t)
+    cdef void copy_rows(self, Source source, int low, int high) except *
+    @cython.locals(numbers="int[::1]", data="int[::1]", ratio=int, none=int, skip=int, i=int, at=Py_ssize_t, stop=Py_ssize_t, column=int, part=int, shift=int, j=Py_ssize_t, moved=int, page=int)
+    cdef void convert_rows(self, Source source, int low, int high, Py_ssize_t offset, int more) except *
 
 cdef class Pages(PageTarget):
     @cython.locals(numbers="int[::1]", log="int[::1]", n=int, total="long long", entry=Py_ssize_t, place=int, column=int)
     cdef void write(self, Source source) except *
 
 cdef class Table(PageTarget):
-    cdef int sides, more
-    @cython.locals(numbers="int[::1]", log="int[::1]", row="long long", rows="long long", entry=Py_ssize_t, place=int, column=int, page=int, at="long long")
     cdef void write(self, Source source) except *
-    @cython.locals(row="long long")
-    cdef void put(self, Source source, int low, int high) except *
+    @cython.locals(log="int[::1]", entry=Py_ssize_t, place=int, column=int)
+    cdef void change(self, Source source, Py_ssize_t rows) except *
+    cdef void put(self, Py_ssize_t at, int page) except *
+
+cdef class Blocks(Table):
+    cdef int more
+    cdef void put_rows(self, Source source, int low, int high) except *
+    cdef void put(self, Py_ssize_t at, int page) except *

@@ -1,7 +1,7 @@
 """The arrays that attention kernels take, filled from the block and the page table of a step.
 
-A `Source` knows where the numbers of a step lie, be they the core's or those of arrays somebody made.
-A `Target` is an array to fill, and its class says with what. A format is a list of targets::
+A `Source` knows where the numbers of a step lie, be they the core's or in arrays somebody made. A
+`Target` is an array to fill, and its class says with what. A format is a list of targets::
 
     block of the step     counts past context query_start positions slots     a stretch each
     page table            row 0: 7 9 4 . .   row 1: 3 8 . . .                 a stretch a row
@@ -16,7 +16,6 @@ from octavo.core import nocython as cython
 from octavo.core.arena import copy, fill, ints, longs, view
 from octavo.core.groups import Group
 from octavo.core.rows import Pass
-
 
 NO_INTS, NO_LONGS = ints(0), longs(0)
 
@@ -364,69 +363,97 @@ class PageStarts(Target):
 
 
 class PageTarget(Target):
-    """Pages of rows, each row in a stretch of its own; arguments as `Target`."""
+    """Pages of rows, each row in a stretch of its own.
 
-    def __init__(self, array: Any, none: int = 0) -> None:
-        Target.__init__(self, array, none)
-        self.width = 0
-        self.scale = 1
+    Args:
+        array, none: as `Target`.
+        width, row: numbers of a stretch, and from one to the next; 0: as many as a row has pages,
+            where ``source.start`` says.
+        scale: a page p is written as ``p * scale``.
+    """
 
-    def put_rows(
-        self, source: Source, low: int, high: int, first: int, step: int, more: int
+    def __init__(
+        self, array: Any, none: int = 0, width: int = 0, row: int = 0, scale: int = 1
     ) -> None:
-        """Rows ``low`` to ``high`` of a rectangle whose columns begin at ``first``.
+        Target.__init__(self, array, none)
+        self.width = width
+        self.row = row
+        self.scale = scale
 
-        Args:
-            step: numbers from one row to the next; 0: they begin where ``source.start`` says.
-            more: what is added to an entry that has a page.
+    def at(self, source: Source, i: int) -> int:
+        """Where a row's stretch begins. O(1)."""
+        return i * self.row if self.row else source.start[i]
+
+    def held(self, source: Source, i: int) -> int:
+        """Kernel pages to write of a row. O(1)."""
+        if i >= source.count or source.begin[i] < 0:
+            return 0
+        return min(source.end[i], self.width) if self.row else source.end[i] - source.skip
+
+    def put_rows(self, source: Source, low: int, high: int) -> None:
+        """Rows ``low`` to ``high``, and nothing behind their pages. O(numbers)."""
+        same = source.ratio == 1 and self.scale == 1 and self.none == 0 and not source.compact
+        if same:
+            self.copy_rows(source, low, high)
+        else:
+            self.convert_rows(source, low, high, 0, 0)
+
+    def copy_rows(self, source: Source, low: int, high: int) -> None:
+        """Rows of pages that are written as they stand: what most steps have most of. O(numbers).
+
+        C checks each row, not each number.
         """
         numbers, data = self.numbers, source.data
-        ratio, scale, none, lead = source.ratio, self.scale, self.none, source.lead
-        skip = 0 if step else source.skip
-        plain = ratio == 1 and scale == 1 and none == 0 and not source.compact
         for i in range(low, high):
-            end = width = self.width
-            if i < source.count:
-                end = source.end[i] - skip
-            at = first + i * step if step else source.start[i]
-            if step == 0:
-                width = end
-            if i >= source.count or source.begin[i] < 0:
-                end = 0
-            end = min(end, width)
-            begin, shift = source.begin[i] if end else 0, source.shift(i) if end else 0
-            if at < 0 or at + width > len(numbers):
+            at = self.at(source, i)
+            stop = at + self.held(source, i)
+            behind = at + self.width if self.row else stop
+            start = source.begin[i] + (0 if self.row else source.skip) if stop > at else 0
+            if at < 0 or behind > len(numbers) or start + stop - at > len(data):
                 raise IndexError(i)
-            if end and begin + shift + (skip + end + ratio - 1) // ratio > len(data):
-                raise IndexError(i)
-            if plain and not cython.compiled:
-                copy(numbers, at, data, begin + skip, end)
-                fill(numbers, at + end, at + width, none)
-                continue
-            with cython.boundscheck(False):
-                if plain:
-                    for j in range(end):
-                        numbers[at + j] = data[begin + skip + j]
-                else:
-                    column, part = skip // ratio, skip % ratio
-                    for j in range(end):
-                        page = data[begin + column + (shift if column >= lead else 0)]
-                        numbers[at + j] = (page * ratio + part) * scale + more if page else none
-                        part += 1
-                        if part == ratio:
-                            part = 0
-                            column += 1
-                for j in range(end, width):
-                    numbers[at + j] = none
+            if cython.compiled:
+                with cython.boundscheck(False):
+                    for j in range(stop - at):
+                        numbers[at + j] = data[start + j]
+                    for j in range(stop, behind):
+                        numbers[j] = 0
+            else:
+                copy(numbers, at, data, start, stop - at)
+                fill(numbers, stop, behind, 0)
+
+    def convert_rows(self, source: Source, low: int, high: int, offset: int, more: int) -> None:
+        """Rows of kernel pages, of compact ones, or of blocks, ``offset`` further on. O(numbers).
+
+        Args:
+            more: what is added to an entry that has a page.
+        """
+        numbers, data, ratio, none = self.numbers, source.data, source.ratio, self.none
+        skip = 0 if self.row else source.skip
+        for i in range(low, high):
+            at = self.at(source, i) + offset
+            stop = at + self.held(source, i)
+            column, part, shift = skip // ratio, skip % ratio, 0
+            if stop > at:
+                shift = source.shift(i)
+            for j in range(at, stop):
+                moved = column + shift if column >= source.lead else column
+                page = data[source.begin[i] + moved]
+                numbers[j] = (page * ratio + part) * self.scale + more if page else none
+                part += 1
+                if part == ratio:
+                    part = 0
+                    column += 1
+            if self.row:
+                fill(numbers, stop, at + self.width, none)
 
 
 class Pages(PageTarget):
     """Pages row after row."""
 
     def write(self, source: Source) -> None:
-        """Rows behind the first one that begins elsewhere, and changed entries before. O(these)."""
+        """Rows from the first that begins elsewhere on, and changed entries before. O(these)."""
         n, numbers = source.count, self.numbers
-        self.put_rows(source, source.moved, n, 0, 0, 0)
+        self.put_rows(source, source.moved, n)
         total = source.start[n - 1] + source.end[n - 1] - source.skip
         fill(numbers, total, len(numbers) if source.whole else min(len(numbers), source.behind), 0)
         if source.log is None:
@@ -437,56 +464,59 @@ class Pages(PageTarget):
             if place >= source.moved:
                 continue  # written already
             if log[entry + 1] < 0:
-                self.put_rows(source, place, place + 1, 0, 0, 0)
+                self.put_rows(source, place, place + 1)
             elif log[entry + 1] == source.number and column < source.end[place]:
                 numbers[source.start[place] + column] = log[entry + 3]
 
 
 class Table(PageTarget):
-    """A rectangle of pages, or for each row one of the keys' blocks and one of the values'.
-
-    Args:
-        width: columns.
-        sides: rectangles a row.
-        scale: a page p is written as ``p * scale``.
-        more: the values' block of a page is so much behind.
-    """
-
-    def __init__(
-        self, array: Any, none: int, width: int, sides: int = 1, scale: int = 1, more: int = 0
-    ) -> None:
-        PageTarget.__init__(self, array, none)
-        self.width = width
-        self.sides = sides
-        self.scale = scale
-        self.more = more
+    """A rectangle of pages."""
 
     def write(self, source: Source) -> None:
-        """Fill it, or change what changed. O(numbers), O(changes)."""
-        row = self.width * self.sides
-        if row == 0:
-            return
-        rows = len(self.numbers) // row
+        """Fill it, or write what changed. O(numbers), O(changes)."""
+        if self.row == 0:
+            return  # there are no columns
+        rows = len(self.numbers) // self.row
         if source.whole:
-            self.put(source, 0, rows)
+            self.put_rows(source, 0, rows)
         elif source.log is not None:
-            log, numbers = source.log, self.numbers
-            for entry in range(0, len(log), 4):
-                place, column, page = log[entry], log[entry + 2], log[entry + 3]
-                if place >= rows:
-                    continue  # neither a row nor padding
-                if log[entry + 1] < 0:
-                    self.put(source, place, place + 1)
-                elif log[entry + 1] == source.number and column < self.width:
-                    at = place * row + column
-                    numbers[at] = page * self.scale if page else self.none
-                    if self.sides > 1:
-                        at += self.width
-                        numbers[at] = page * self.scale + self.more if page else self.none
+            self.change(source, rows)
 
-    def put(self, source: Source, low: int, high: int) -> None:
-        """Whole rows."""
-        row = self.width * self.sides
-        self.put_rows(source, low, high, 0, row, 0)
-        if self.sides > 1:
-            self.put_rows(source, low, high, self.width, row, self.more)
+    def change(self, source: Source, rows: int) -> None:
+        """Entries that changed, and rows in places where others stood. O(changes)."""
+        log = source.log
+        for entry in range(0, len(log), 4):
+            place, column = log[entry], log[entry + 2]
+            if place < rows:  # else it is neither a row nor padding
+                if log[entry + 1] < 0:
+                    self.put_rows(source, place, place + 1)
+                elif log[entry + 1] == source.number and column < self.width:
+                    self.put(place * self.row + column, log[entry + 3])
+
+    def put(self, at: int, page: int) -> None:
+        """One entry. O(1)."""
+        self.numbers[at] = page or self.none
+
+
+class Blocks(Table):
+    """For each row the blocks of its pages' keys, and behind them those of the values.
+
+    Args:
+        array: of rows, two and columns.
+        scale: blocks of a page.
+        more: the values' block is so much behind the keys'.
+    """
+
+    def __init__(self, array: Any, width: int, scale: int, more: int) -> None:
+        PageTarget.__init__(self, array, 0, width, 2 * width, scale)
+        self.more = more
+
+    def put_rows(self, source: Source, low: int, high: int) -> None:
+        """Rows ``low`` to ``high``, and nothing behind their pages. O(numbers)."""
+        self.convert_rows(source, low, high, 0, 0)
+        self.convert_rows(source, low, high, self.width, self.more)
+
+    def put(self, at: int, page: int) -> None:
+        """One entry. O(1)."""
+        self.numbers[at] = page * self.scale
+        self.numbers[at + self.width] = page * self.scale + self.more if page else 0

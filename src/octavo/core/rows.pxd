@@ -30,7 +30,7 @@ cdef class Pass:
     cdef object __weakref__
     cdef readonly object core, array, ids, log
     cdef readonly Rows rows
-    cdef readonly int[::1] block
+    cdef int[::1] block  # not for Python: a step by hand has none, and to read none is no error in C
     cdef readonly int count, width
     cdef readonly long long tokens, clock, turn
     cdef readonly bint is_open

@@ -1,4 +1,4 @@
-"""What a step says about one token group, checked: where each row's pages are, for loops to read."""
+"""What a step says about one token group, checked: where loops find the pages of each row."""
 
 from collections.abc import Collection
 from typing import Any
@@ -89,8 +89,9 @@ class Addresses:
 
     def table(self) -> Ints:
         """int32[n, width], kernel pages; 0 where a row has none or none any more."""
-        table = np.empty((self.source.count, self.source.width), np.int32)
-        self.source.write([Table(table.reshape(-1), 0, self.source.width)], None, True)
+        width = self.source.width
+        table = np.empty((self.source.count, width), np.int32)
+        self.source.write([Table(table.reshape(-1), 0, width, width)], None, True)
         return table
 
     def widest(self) -> int:

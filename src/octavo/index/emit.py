@@ -11,6 +11,7 @@ from octavo.cache.step import Ints, Step
 from octavo.checks import check_int
 from octavo.core.emit import (
     Base,
+    Blocks,
     Keys,
     KeyStarts,
     Last,
@@ -83,7 +84,7 @@ _ONNXRUNTIME = _COMMON | {
     "past_seqlens": PastKeys,
 }
 _TENSORRT = _COMMON | {
-    "block_offsets": Table,
+    "block_offsets": Blocks,
     "sequence_length": Keys,
     "host_past_key_value_lengths": RequestPast,
     "context_lengths": RequestContext,
@@ -101,6 +102,7 @@ FORMATS = {
 """By function."""
 _BY_TOKEN = (Slots, Positions)
 _STARTS = (QueryStarts, KeyStarts, PageStarts)
+_TABLES = (Table, Blocks)
 
 
 class Emission:
@@ -171,7 +173,7 @@ class Emission:
         """
         source, rows = self.found.source, (self.rows,)
         by_token, starts = (source.tokens + self.rows - source.count,), (self.rows + 1,)
-        found = {}
+        found: dict[str, Shape] = {}
         for name, role in self.format.roles.items():
             if role in _BY_TOKEN:
                 found[name] = by_token
@@ -179,8 +181,8 @@ class Emission:
                 found[name] = starts
             elif role is Pages:
                 found[name] = (source.pages - source.skip * source.count,)
-            elif role is Table:
-                sides = (2,) if name == "block_offsets" else ()
+            elif role in _TABLES:
+                sides = (2,) if role is Blocks else ()
                 found[name] = (self.rows, *sides, source.width)
                 self.check_rows(found[name])
             else:
@@ -200,19 +202,19 @@ class Emission:
 
     def targets(self, arrays: Arrays) -> list[Target]:
         """The arrays with a role, for loops to fill. O(arrays)."""
-        found: list[Target] = []
-        for name, role in self.format.roles.items():
-            array = arrays[name]
-            if role is Slots:
-                found.append(Slots(array, self._no_slot))
-            elif name == "block_offsets":
-                blocks = array.shape[2], 2, self._stride, self._values
-                found.append(Table(array.reshape(-1), NULL, *blocks))
-            elif role is Table:
-                found.append(Table(array.reshape(-1), self._no_page, array.shape[1]))
-            else:
-                found.append(role(array))
-        return found
+        return [self.target(name, arrays[name]) for name in self.format.roles]
+
+    def target(self, name: str, array: NDArray[Any]) -> Target:
+        """The array of a field with a role, for loops to fill. O(1)."""
+        role = self.format.roles[name]
+        if role is Slots:
+            return Slots(array, self._no_slot)
+        if role is Blocks:
+            return Blocks(array.reshape(-1), array.shape[2], self._stride, self._values)
+        if role is Table:
+            width = array.shape[1]
+            return Table(array.reshape(-1), self._no_page, width, width)
+        return role(array)
 
     def give(self, out: Any, others: Mapping[str, NDArray[Any]] | None = None) -> Any:
         """The format, in ``out``'s arrays where given.
@@ -231,7 +233,8 @@ class Emission:
         found.source.write(self.targets(arrays), None, True)
         for name, values in others.items():
             fill(arrays[name], values)
-        return kind._make((*(arrays[name] for name in kind._fields if name in arrays), *self.numbers()))
+        in_order = [arrays[name] for name in kind._fields if name in arrays]
+        return kind._make((*in_order, *self.numbers()))
 
     def bounds(self) -> Ints:
         """int32[3], ONNX Runtime's bounds; the last is 0, unknown, where the caller named it."""

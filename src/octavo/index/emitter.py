@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from octavo.cache.step import Step
 from octavo.checks import check_int
-from octavo.core.emit import Pages, PageStarts, Source, Table
+from octavo.core.emit import Pages, PageStarts
 from octavo.errors import PlanError
 from octavo.index import emit as formats
-from octavo.index.buffers import Arrays, fill
+from octavo.index.buffers import fill
 from octavo.index.checks import check_plan
 from octavo.index.emit import FORMATS, Emission
 from octavo.index.options import Options, read_options
@@ -89,7 +89,7 @@ class Emitter(Generic[F]):
         emission = Emission(
             self._name, step, self._plan, self._group, self._options, **self._blocks
         )
-        self._last = _Written(emission, made, self._out is None)
+        self._last = _Written(emission, made, own=self._out is None)
         return self._last
 
 
@@ -105,22 +105,21 @@ class _Written:
         shown: what to hand out.
     """
 
-    def __init__(self, emission: Emission, made: Any, own: bool) -> None:
+    def __init__(self, emission: Emission, made: Any, *, own: bool) -> None:
         self._emission, self._own, self._kind = emission, own, type(made)
         self._arrays = {n: a for n, a in made._asdict().items() if isinstance(a, np.ndarray)}
         self._pages = self._arrays.get("kv_indices")
         if own and self._pages is not None:
-            used = self._pages.size
-            self._pages = np.empty(used + used // 8 + 64, np.int32)
-            self._pages[:used] = self._arrays["kv_indices"]
-            self._arrays["kv_indices"] = self._pages[:used]
-        self._take(self._arrays)
-        self._show()
+            self._pages = np.resize(self._pages, self._pages.size + self._pages.size // 8 + 64)
+            self._arrays["kv_indices"] = self._pages[: self._arrays["kv_indices"].size]
+        self._targets = emission.targets(self._arrays)
+        self._shown = [_shut(array) if own else array for array in self._arrays.values()]
         self._note(emission.found.step)
 
     def leads_to(self, step: Step) -> bool:
         """Whether ``step`` follows on this one, and its log has all that changed. O(1)."""
-        if not self._emission.changes_by_entry or not isinstance(step, Step):
+        known = self._emission.changes_by_entry and isinstance(step, Step)
+        if not known or step.core is None:
             return False
         rows = step.rows
         if rows is None or rows is not self._rows or step.turn != self._turn + 1:
@@ -134,53 +133,55 @@ class _Written:
         emission.found.read(step)
         emission.measure()
         source = emission.found.source
-        if source.lost or (self._sizes != _sizes(source) and not self._fit()):
+        if source.lost or (self._sizes != self._measured() and not self._fit()):
             return False
         source.write(self._targets, step.log, False)
         bounds = self._arrays.get("attention_metadata")
         if bounds is not None:
             fill(bounds, emission.bounds())
-        self._show()
         self._note(step)
         return True
 
     def _note(self, step: Step) -> None:
         """Remember which step this is."""
-        self._rows, self._turn = step.rows, step.turn
-
-    def _take(self, arrays: Arrays) -> None:
-        """Write to these arrays from now on."""
-        self._arrays, self._targets = arrays, self._emission.targets(arrays)
-        self._sizes = _sizes(self._emission.found.source)
-        self._shown = [_shut(array) if self._own else array for array in arrays.values()]
-
-    def _fit(self) -> bool:
-        """Whether the arrays take a step of other sizes, new ones made where that is cheap."""
-        arrays, roles = dict(self._arrays), self._emission.format.roles
-        for name, shape in self._emission.shapes().items():
-            array = arrays[name]
-            if not self._own:
-                if any(has < need for has, need in zip(array.shape, shape, strict=True)):
-                    return False
-            elif array.shape != shape:
-                if roles[name] is Pages and self._pages is not None:
-                    if self._pages.size < shape[0]:
-                        return False
-                    arrays[name] = self._pages[: shape[0]]
-                elif roles[name] not in (PageStarts, Table):
-                    arrays[name] = np.empty(shape, np.int32)
-                else:
-                    return False
-        self._take(arrays)
-        return True
-
-    def _show(self) -> None:
+        self._sizes = self._measured()
+        self._rows, self._turn = (None, 0) if step.core is None else (step.rows, step.turn)
         self.shown = self._kind._make((*self._shown, *self._emission.numbers()))
 
+    def _measured(self) -> tuple[int, ...]:
+        """All that shapes of the arrays depend on."""
+        source = self._emission.found.source
+        pages = 0 if self._pages is None else source.pages
+        return source.count, source.tokens, source.width, pages
 
-def _sizes(source: Source) -> tuple[int, ...]:
-    """All that shapes of arrays depend on."""
-    return source.count, source.tokens, source.width, source.pages
+    def _fit(self) -> bool:
+        """Whether the arrays take a step of other sizes; own ones are made anew where it is cheap.
+
+        What is written by changes alone, or compared with what it was, is not.
+        """
+        shapes, roles = self._emission.shapes(), self._emission.format.roles
+        wrong = [name for name, shape in shapes.items() if self._arrays[name].shape != shape]
+        if not self._own:
+            pairs = [(self._arrays[name].shape, shapes[name]) for name in wrong]
+            return all(has >= need for pair in pairs for has, need in zip(*pair, strict=True))
+        for name in wrong:
+            (size, *more), array = shapes[name], None
+            if roles[name] is Pages and self._pages is not None and size <= self._pages.size:
+                array = self._pages[:size]
+            elif not more and roles[name] not in (Pages, PageStarts):
+                array = np.empty(size, np.int32)
+            if array is None:
+                return False
+            self._put(name, array)
+        return True
+
+    def _put(self, name: str, array: NDArray[Any]) -> None:
+        """Write a field to another array from now on."""
+        self._arrays[name] = array
+        self._targets[list(self._emission.format.roles).index(name)] = self._emission.target(
+            name, array
+        )
+        self._shown[list(self._arrays).index(name)] = _shut(array)
 
 
 def _shut(array: NDArray[Any]) -> NDArray[Any]:
