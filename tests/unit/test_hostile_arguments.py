@@ -13,8 +13,10 @@ from octavo import (
     IdentityError,
     LengthError,
     Media,
+    NeverFits,
     Plan,
     PlanError,
+    State,
     UnknownGroup,
     UnknownSequence,
 )
@@ -74,6 +76,20 @@ def test_many_groups():
     seq = cache.admit([1, 2, 3])
     cache.commit(cache.extend(seq, 3))
     cache.check()
+
+
+@pytest.mark.parametrize("rollback", [2**31 - 1, 2**62])
+def test_any_rollback(rollback):
+    """More than positions there are is all of them; states for so many never fit."""
+    window = {"full": Attention(1, 1, 1), "w": Attention(1, 1, 1, window=3)}
+    cache = Cache(Plan.from_pages(60, 4, window), rollback=rollback)
+    run(cache, cache.admit([1] * 60))
+    cache.check()
+    cache = Cache(
+        Plan.from_pages(60, 4, {"state": State(1)}, parts={"state": 3}), rollback=rollback
+    )
+    with pytest.raises(NeverFits):
+        cache.admit([1])
 
 
 def test_handles_are_not_copied():

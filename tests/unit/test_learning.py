@@ -101,7 +101,9 @@ def test_malformed_tokens_change_nothing(twins, tokens, error, fields):
     assert ([1, 2, 3], [4, 5, 6]) == twins.commit([0, 6])
 
 
-@pytest.mark.parametrize("tokens", [6, 1.5, object()], ids=["int", "float", "object"])
+@pytest.mark.parametrize(
+    "tokens", [6, 1.5, object(), np.array(6)], ids=["int", "float", "object", "array"]
+)
 def test_tokens_that_are_no_rows_at_all(twins, tokens):
     """One number for a whole step is refused like any other wrong number of rows."""
     with pytest.raises((LengthError, TokenError)):

@@ -151,7 +151,7 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
 def _read_each(tokens: Any, step: Step) -> News:
     """`read_learned` one by one, which finds what is wrong."""
     rows = step.count
-    if not isinstance(tokens, Iterable):
+    if not isinstance(tokens, Iterable) or getattr(tokens, "ndim", 1) == 0:
         raise LengthError("tokens", tokens, None, None, "one entry a row of the step")
     items = list(tokens)
     if len(items) != rows:

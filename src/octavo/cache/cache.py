@@ -111,7 +111,7 @@ class Cache:
         if not isinstance(snapshots, str) or snapshots not in ("branch", "grid"):
             raise PlanError("snapshots", snapshots, "it must be 'branch' or 'grid'")
         self.plan, self.prefix = plan, prefix
-        rollback = min(check_int("rollback", rollback, 0), MOST)
+        rollback = min(check_int("rollback", rollback, 0), MOST // 2)  # units are int32
         self._core = core = assemble(
             plan, policy, self.max_sequences, rollback, publishes=bool(prefix)
         )
