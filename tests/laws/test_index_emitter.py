@@ -84,7 +84,7 @@ VERBS = ["step"] * 12 + ["admit", "remove", "fork", "truncate", "late", "skip"]
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 10**6)), max_size=30),
     st.lists(st.integers(0, 10**6), min_size=1, max_size=4),

@@ -11,10 +11,9 @@ cdef class Source:
     cdef readonly long long first, positions, slots, base, tokens, pages, longest, keys
     cdef public long long behind
     cdef readonly bint compact, whole
-    cdef readonly int[::1] block, data, end
+    cdef readonly int[::1] block, data, end, log
     cdef readonly long long[::1] begin
     cdef public long long[::1] start
-    cdef readonly object log
     @cython.locals(core=Core, group=Group, n=int, i=int, row=int)
     cpdef void read(self, Pass step, int number) except *
     @cython.locals(i=int)

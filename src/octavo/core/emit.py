@@ -38,7 +38,7 @@ class Source:
         most: most new tokens of a row.
         gone: rows with new tokens that are no longer what they were.
         lost: other such rows; they have no pages.
-        log: changes since the step that targets were filled for, as of `Rows`; None: none.
+        log: changes since the step that targets were filled for, as of `Rows`.
         whole: whether targets of pages are written whole, not by these changes.
         moved: the first row that begins elsewhere among `Pages` than it did in that step.
     """
@@ -66,7 +66,7 @@ class Source:
         self.number = -1
         self.count = 0
         self.tokens = 0
-        self.log: Any = None
+        self.log = NO_INTS
         self.whole = True
         self.moved = 0
         self.behind = 0  # where `Pages` of that step end
@@ -174,18 +174,18 @@ class Source:
         """Fill all targets, `Pages` after `PageStarts`.
 
         Args:
-            log: changes since the step that these targets were filled for.
+            log: changes since the step that these targets were filled for; None: none.
             whole: whether to write targets of pages whole, not by these changes.
 
         Cost: O(numbers in the targets); by changes O(rows + tokens + changes), and `Pages` behind
         the first row that begins elsewhere.
         """
-        self.log = log
+        self.log = NO_INTS if log is None else log
         self.whole = whole
         self.moved = 0 if whole else self.count
         for target in targets:
             target.write(self)
-        self.log = None
+        self.log = NO_INTS
 
 
 class Target:
@@ -456,8 +456,6 @@ class Pages(PageTarget):
         self.put_rows(source, source.moved, n)
         total = source.start[n - 1] + source.end[n - 1] - source.skip
         fill(numbers, total, len(numbers) if source.whole else min(len(numbers), source.behind), 0)
-        if source.log is None:
-            return
         log = source.log
         for entry in range(0, len(log), 4):
             place, column = log[entry], log[entry + 2]
@@ -479,7 +477,7 @@ class Table(PageTarget):
         rows = len(self.numbers) // self.row
         if source.whole:
             self.put_rows(source, 0, rows)
-        elif source.log is not None:
+        else:
             self.change(source, rows)
 
     def change(self, source: Source, rows: int) -> None:

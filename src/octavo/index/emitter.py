@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from octavo.cache.step import Step
 from octavo.checks import check_int
-from octavo.core.emit import Pages, PageStarts
+from octavo.core.emit import PageStarts
 from octavo.errors import PlanError
 from octavo.index import emit as formats
 from octavo.index.buffers import fill
@@ -133,7 +133,9 @@ class _Written:
         emission.found.read(step)
         emission.measure()
         source = emission.found.source
-        if source.lost or (self._sizes != self._measured() and not self._fit()):
+        if source.lost or not self._fit_pages():
+            return False
+        if self._sizes != self._measured() and not self._fit():
             return False
         source.write(self._targets, step.log, False)
         bounds = self._arrays.get("attention_metadata")
@@ -149,30 +151,36 @@ class _Written:
         self.shown = self._kind._make((*self._shown, *self._emission.numbers()))
 
     def _measured(self) -> tuple[int, ...]:
-        """All that shapes of the arrays depend on."""
+        """All that shapes of arrays depend on, but for FlashInfer's pages."""
         source = self._emission.found.source
-        pages = 0 if self._pages is None else source.pages
-        return source.count, source.tokens, source.width, pages
+        return source.count, source.tokens, source.width
+
+    def _fit_pages(self) -> bool:
+        """Whether FlashInfer's pages have room; of own ones so many are shown. O(1)."""
+        pages = self._emission.found.source.pages
+        if self._pages is None or pages == self._arrays["kv_indices"].size:
+            return True
+        if pages > self._pages.size:
+            return False
+        if self._own:
+            self._put("kv_indices", self._pages[:pages])
+        return True
 
     def _fit(self) -> bool:
-        """Whether the arrays take a step of other sizes; own ones are made anew where it is cheap.
+        """Whether other arrays have room; own ones are made anew where that is cheap. O(tokens).
 
         What is written by changes alone, or compared with what it was, is not.
         """
         shapes, roles = self._emission.shapes(), self._emission.format.roles
-        wrong = [name for name, shape in shapes.items() if self._arrays[name].shape != shape]
-        if not self._own:
-            pairs = [(self._arrays[name].shape, shapes[name]) for name in wrong]
-            return all(has >= need for pair in pairs for has, need in zip(*pair, strict=True))
-        for name in wrong:
-            (size, *more), array = shapes[name], None
-            if roles[name] is Pages and self._pages is not None and size <= self._pages.size:
-                array = self._pages[:size]
-            elif not more and roles[name] not in (Pages, PageStarts):
-                array = np.empty(size, np.int32)
-            if array is None:
-                return False
-            self._put(name, array)
+        for name, shape in shapes.items():
+            has, (size, *more) = self._arrays[name].shape, shape
+            if not self._own:
+                if any(there < need for there, need in zip(has, shape, strict=True)):
+                    return False
+            elif has != shape:
+                if more or roles[name] is PageStarts:
+                    return False
+                self._put(name, np.empty(size, np.int32))
         return True
 
     def _put(self, name: str, array: NDArray[Any]) -> None:
