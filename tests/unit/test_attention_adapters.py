@@ -320,7 +320,7 @@ def test_lse_merges_with_other_keys(flash, wrappers):
         torch.from_numpy(rng.standard_normal(tensor.shape)).half() for tensor in arrays_for(step)
     )
     whole = attended(
-        query, *(next(rows_of(c, torch.from_numpy(step.group().table), [601], 256))
+        query, *(next(rows_of(c, torch.tensor(step.group().table), [601], 256))
                  for c in (keys, values)),
         causal=True, left=-1, right=-1, scale=8**-0.5, softcap=None,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from octavo.core.arena import Arena
 from octavo.core.index import PrefixIndex
-from octavo.core.pages import Pool
+from octavo.core.pages import PagePool
 from octavo.errors import IntegrityError
 
 
@@ -23,7 +23,9 @@ class Pages:
         self.ids, self.gone, self.tokens = Arena(1), [], count(1)
         groups = len(per_parent) if per_parent else groups
         self.index = PrefixIndex(1, groups, self.ids)
-        self.pool = Pool(parents, per_parent or [], groups, self.index, lanes + 1, 1, lanes, excess)
+        self.pool = PagePool(
+            parents, per_parent or [], groups, self.index, lanes + 1, 1, lanes, excess
+        )
         self.pool.removed = self.hear
 
     def hear(self, group, page, evicted):

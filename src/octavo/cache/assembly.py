@@ -6,7 +6,7 @@ from octavo.core.arena import Arena
 from octavo.core.commits import Core
 from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
-from octavo.core.pages import Pool
+from octavo.core.pages import PagePool
 from octavo.core.rows import Places
 from octavo.core.sequences import NEVER, Parts
 from octavo.errors import PlanError
@@ -42,7 +42,7 @@ def assemble(
     return Core(Parts(size, rows, index, pool, groups, ids, places, rollback, publishes, names))
 
 
-def _make_pool(plan: Plan, plans: list[GroupPlan], index: PrefixIndex, policy: Policy) -> Pool:
+def _make_pool(plan: Plan, plans: list[GroupPlan], index: PrefixIndex, policy: Policy) -> PagePool:
     lanes = check_int("lanes", policy.lanes, 1, 100)
     first, again = (
         check_int("lane", policy.lane(reused=reused), 1, lanes) for reused in (False, True)
@@ -54,7 +54,7 @@ def _make_pool(plan: Plan, plans: list[GroupPlan], index: PrefixIndex, policy: P
         answer = policy.excess(lane, waiting, parents)
         return max(0, min(waiting, check_int("excess", answer, _LEAST)))
 
-    return Pool(parents, per_parent, len(plans), index, lanes + 1, first, again, excess)
+    return PagePool(parents, per_parent, len(plans), index, lanes + 1, first, again, excess)
 
 
 def _make_group(
@@ -63,7 +63,7 @@ def _make_group(
     size: int,
     rows: int,
     rollback: int,
-    pool: Pool,
+    pool: PagePool,
     index: PrefixIndex,
     places: Places,
 ) -> Group:

@@ -12,7 +12,7 @@ from octavo.core.rows import Rows
 from octavo.errors import CapacityError, DuplicateSequence, UnknownSequence
 
 
-class Removed(NamedTuple):
+class RemovedRow(NamedTuple):
     """Which sequence moved into the row that became free (None: it was the last row)."""
 
     moved: Sequence | None
@@ -75,7 +75,7 @@ class Batch:
         self._core.join(self._rows, sequence.row)
         return row
 
-    def remove(self, sequence: Sequence) -> Removed:
+    def remove(self, sequence: Sequence) -> RemovedRow:
         """Take ``sequence`` out; the last row moves into its place. O(1).
 
         Raises:
@@ -88,10 +88,10 @@ class Batch:
         self._listed = None
         self._core.part(self._rows, row)
         if last is sequence:
-            return Removed(None, row)
+            return RemovedRow(None, row)
         self._sequences[row] = last
         self._places[last] = row
-        return Removed(last, row)
+        return RemovedRow(last, row)
 
     def check_free(self, sequence: Sequence) -> None:
         """Refuse a sequence that is in a batch, this or another. O(1).

@@ -11,7 +11,7 @@ from octavo.cache.results import Pin
 from octavo.core.commits import Core
 from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
-from octavo.core.pages import Pool
+from octavo.core.pages import PagePool
 from octavo.core.rows import Pass
 from octavo.core.spaces import Space
 from octavo.errors import IntegrityError
@@ -62,7 +62,7 @@ def _equal_arrays(equation: str, found: NDArray[Any], space: Space) -> None:
 # -- the pool ----------------------------------------------------------------------------------
 
 
-def _check_pool(pool: Pool) -> None:
+def _check_pool(pool: PagePool) -> None:
     owner, live = _array(pool.owner), _array(pool.live)
     bound = np.flatnonzero(owner)
     quiet = bound[live[bound] == 0]
@@ -80,7 +80,7 @@ def _check_pool(pool: Pool) -> None:
             _check_space(pool, space, np.flatnonzero(owner == number + 1) if pool.packed else bound)
 
 
-def _check_space(pool: Pool, space: Space, bound: NDArray[Any]) -> None:
+def _check_space(pool: PagePool, space: Space, bound: NDArray[Any]) -> None:
     shape = pool.parents, space.per_parent
     held = (_array(space.holders)[1:] > 0).reshape(shape)
     idle = ((_array(space.holders)[1:] == 0) & (_array(space.node)[1:] != 0)).reshape(shape)
@@ -97,7 +97,7 @@ def _check_space(pool: Pool, space: Space, bound: NDArray[Any]) -> None:
         _check_rings(pool, space, idle, bound)
 
 
-def _check_rings(pool: Pool, space: Space, idle: NDArray[Any], bound: NDArray[Any]) -> None:
+def _check_rings(pool: PagePool, space: Space, idle: NDArray[Any], bound: NDArray[Any]) -> None:
     beside = idle & (_array(pool.live) > 0)[:, None]
     rings = [_ring(space.after, space.size + lane, space.size) for lane in range(space.lanes)]
     pages = (np.flatnonzero(beside.ravel()) + 1).tolist()

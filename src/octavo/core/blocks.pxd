@@ -5,7 +5,7 @@ from octavo.core.moves cimport Moves
 from octavo.core.rows cimport Pass, Places, Rows
 from octavo.core.sequences cimport Parts
 
-cdef class Blocks(Moves):
+cdef class StepBlocks(Moves):
     cdef public int[::1] target
     cdef public object zeros
     @cython.locals(at="long long", group=Group)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from octavo.core.arena import Ints
 
 
-class Blocks(Moves):
+class StepBlocks(Moves):
     """The rows of one cache, and the arrays their steps show.
 
     Attributes:

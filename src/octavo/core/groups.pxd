@@ -1,7 +1,7 @@
 cimport cython
 from octavo.core.arena cimport Arena
 from octavo.core.index cimport PrefixIndex
-from octavo.core.pages cimport Pool
+from octavo.core.pages cimport PagePool
 from octavo.core.spaces cimport Space
 from octavo.core.rows cimport Places
 
@@ -10,7 +10,7 @@ cdef class Group:
     cdef public bint gap, keeps_tokens, keeps_state, keeps_cross
     cdef public int number, window, chunk, sinks, parts, units, size, run, alone, in_flight
     cdef public long long most
-    cdef public Pool pool
+    cdef public PagePool pool
     cdef public PrefixIndex index
     cdef public Places places
     cdef public Arena table

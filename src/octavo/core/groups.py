@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from octavo.core.arena import Arena, ints
 from octavo.core.index import PrefixIndex
-from octavo.core.pages import Pool
+from octavo.core.pages import PagePool
 from octavo.core.rows import Places
 from octavo.core.spaces import Space
 
@@ -42,7 +42,7 @@ class Group:
         units: int,
         size: int,
         rows: int,
-        pool: Pool,
+        pool: PagePool,
         index: PrefixIndex,
         places: Places,
     ) -> None:

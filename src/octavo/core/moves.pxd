@@ -1,10 +1,10 @@
 cimport cython
 from octavo.core.arena cimport copy
 from octavo.core.groups cimport Group
-from octavo.core.prefixes cimport Prefixes
+from octavo.core.prefixes cimport SharedPrefixes
 from octavo.core.rows cimport Handle, Rows
 
-cdef class Moves(Prefixes):
+cdef class Moves(SharedPrefixes):
     @cython.locals(number=int)
     cpdef int reach(self, int row, int computed) except -1
     @cython.locals(group=Group, first=int)

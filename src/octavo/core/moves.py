@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from octavo.core.arena import copy
 from octavo.core.groups import Group
-from octavo.core.prefixes import Prefixes
+from octavo.core.prefixes import SharedPrefixes
 from octavo.core.rows import WINDOW, Handle, Refused
 from octavo.core.sequences import NEVER
 
 
-class Moves(Prefixes):
+class Moves(SharedPrefixes):
     """The rows of one cache, and how they go back, end and fork."""
 
     def reach(self, row: int, computed: int) -> int:

@@ -3,7 +3,7 @@ from octavo.core.index cimport PrefixIndex
 from octavo.core.spaces cimport Space
 
 @cython.final
-cdef class Pool:
+cdef class PagePool:
     cdef public int parents, groups, lanes, first, again, marks, stacked, touched, quiet, peak
     cdef public long long evicted
     cdef public bint packed

@@ -33,7 +33,7 @@ Excess = Callable[[int, int], int]
 Removed = Callable[[int, int, bool], None]
 
 
-class Pool:
+class PagePool:
     """Parents, and who holds their pages.
 
     Args:

@@ -2,11 +2,11 @@ cimport cython
 from octavo.core.arena cimport copy
 from octavo.core.groups cimport Group
 from octavo.core.index cimport PrefixIndex
-from octavo.core.pages cimport Pool
+from octavo.core.pages cimport PagePool
 from octavo.core.sequences cimport Parts
-from octavo.core.states cimport States
+from octavo.core.states cimport KeptStates
 
-cdef class Prefixes(States):
+cdef class SharedPrefixes(KeptStates):
     cdef public int chain, boundary, tokens_boundary, published
     cdef public int[::1] path
     cdef public list repointed
@@ -20,7 +20,7 @@ cdef class Prefixes(States):
     cpdef int common(self, int row, long long begin, int length) except -1
     @cython.locals(start=int, group=Group)
     cpdef void hold(self, int row, int boundary, int root, bint cross) except *
-    @cython.locals(index=PrefixIndex, pool=Pool, number=int, stop=int, column=int, page=int)
+    @cython.locals(index=PrefixIndex, pool=PagePool, number=int, stop=int, column=int, page=int)
     cdef void hold_tokens(self, Group group, int row, int boundary) except *
     @cython.locals(column=int, pages=tuple, kept=dict)
     cdef void hold_cross(self, Group group, int row, int root) except *

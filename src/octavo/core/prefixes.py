@@ -1,14 +1,14 @@
-"""Prefixes: what is published of a prompt is found and held, full pages are published."""
+"""SharedPrefixes: what is published of a prompt is found and held, full pages are published."""
 
 from __future__ import annotations
 
 from octavo.core.arena import ints
 from octavo.core.groups import Group
 from octavo.core.sequences import Parts
-from octavo.core.states import States
+from octavo.core.states import KeptStates
 
 
-class Prefixes(States):
+class SharedPrefixes(KeptStates):
     """The rows of one cache, and the prefixes they share.
 
     Attributes:

@@ -2,7 +2,7 @@ cimport cython
 from octavo.core.arena cimport Arena, copy
 from octavo.core.groups cimport Group
 from octavo.core.index cimport PrefixIndex
-from octavo.core.pages cimport Pool
+from octavo.core.pages cimport PagePool
 from octavo.core.rows cimport Handle, Places, Rows
 from octavo.core.spaces cimport Space
 
@@ -11,7 +11,7 @@ cdef class Parts:
     cdef public int size, rows, rollback
     cdef public bint publishes
     cdef public PrefixIndex index
-    cdef public Pool pool
+    cdef public PagePool pool
     cdef public list groups, names
     cdef public Arena ids
     cdef public Places places
@@ -21,7 +21,7 @@ cdef class Sequences:
     cdef public long long clock
     cdef public bint publishes, states, sliding, crosses
     cdef public PrefixIndex index
-    cdef public Pool pool
+    cdef public PagePool pool
     cdef public list groups, names, stops, tags, fetches, guaranteed, pending
     cdef public Arena ids
     cdef public Places places

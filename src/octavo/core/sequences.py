@@ -23,7 +23,7 @@ from octavo.core import nocython as cython
 from octavo.core.arena import Arena, copy, ints, larger, longs, view
 from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
-from octavo.core.pages import Pool
+from octavo.core.pages import PagePool
 from octavo.core.rows import TOKEN, Handle, Places, Refused, Rows
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Parts:
         size: int,
         rows: int,
         index: PrefixIndex,
-        pool: Pool,
+        pool: PagePool,
         groups: list[Group],
         ids: Arena,
         places: Places,

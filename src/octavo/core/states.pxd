@@ -3,7 +3,7 @@ from octavo.core.groups cimport Group
 from octavo.core.sequences cimport Sequences
 from octavo.core.spaces cimport Space
 
-cdef class States(Sequences):
+cdef class KeptStates(Sequences):
     cpdef void stop_at(self, int row, set positions) except *
     @cython.locals(start=int, best=int, stop=int)
     cdef void aim(self, int row) except *

@@ -1,4 +1,4 @@
-"""States kept for later prompts: asked for at stops, copied after a step, fetched on a hit."""
+"""KeptStates kept for later prompts: asked for at stops, copied after a step, fetched on a hit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from octavo.core.groups import Group
 from octavo.core.sequences import NEVER, Sequences
 
 
-class States(Sequences):
+class KeptStates(Sequences):
     """The rows of one cache, and the states it keeps."""
 
     def stop_at(self, row: int, positions: set[int]) -> None:

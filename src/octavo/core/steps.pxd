@@ -1,11 +1,11 @@
 cimport cython
 from octavo.core.arena cimport copy
-from octavo.core.blocks cimport Blocks
+from octavo.core.blocks cimport StepBlocks
 from octavo.core.groups cimport Group
 from octavo.core.rows cimport Handle, Pass, Rows
 from octavo.core.sequences cimport Parts
 
-cdef class Steps(Blocks):
+cdef class Steps(StepBlocks):
     cdef public long long[::1] stamp, new, owed_after
     cdef public int[::1] nothing, given
     cdef public long long tick

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from octavo.core.arena import ints, longs, view
-from octavo.core.blocks import Blocks
+from octavo.core.blocks import StepBlocks
 from octavo.core.groups import Group
 from octavo.core.rows import (
     AHEAD,
@@ -34,7 +34,7 @@ from octavo.core.rows import (
 from octavo.core.sequences import Parts
 
 
-class Steps(Blocks):
+class Steps(StepBlocks):
     """The rows of one cache, and the steps they are in.
 
     Attributes:

@@ -32,7 +32,7 @@ _NO_STATE = {
     "Rows": "dense",
     "Group": "run gap alone",
     "PrefixIndex": "names salt code buckets following",
-    "Pool": "due need lack pinned opening mark marks",
+    "PagePool": "due need lack pinned opening mark marks",
     "Space": "fullest",
     "Core": "stamp tick target new owed_after given scratch path chain boundary tokens_boundary"
     " wants owed published dropped repointed",

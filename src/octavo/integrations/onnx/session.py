@@ -118,7 +118,7 @@ class PagedSession:
 
 def _check_open(step: Step) -> None:
     if not step.open:
-        raise StepError("this step was committed or aborted, or is a copy: it must not write")
+        raise StepError("this step was committed or aborted: it must not write")
     gone = [sequence.id for sequence in step.gone]
     if gone:
         why = "were released or preempted since: abort the step and extend the others"
