@@ -65,6 +65,12 @@ class World:
         if row.length > 2:
             self.cache.truncate(row, max(1, row.length - 1 - number % 3))
 
+    def preempt(self, number):
+        """A row gives its pages back and goes on from what is still published."""
+        row = self.pick(number)
+        self.cache.preempt(row)
+        self.cache.resume(row)
+
     def extend(self, number):
         """Mostly a token a row; else drafts, or rows that sit out."""
         if number % 4:
@@ -80,32 +86,36 @@ class World:
             self.cache.commit(step, None, kept=np.minimum(step.counts, 1 + number % 2))
 
 
-VERBS = ["step"] * 12 + ["admit", "remove", "fork", "truncate", "late", "skip"]
+CHANGES = ["admit", "remove", "fork", "truncate", "preempt"]
+VERBS = ["step"] * 12 + [*CHANGES, "abort", "late", "skip"]
+OPTIONS = [{}, {"page_fill": -1}, {"form": "compact"}, {"max_seq_len": 200}]
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 10**6)), max_size=30),
     st.lists(st.integers(0, 10**6), min_size=1, max_size=4),
+    st.sampled_from(OPTIONS),
 )
-def test_emitters_give_what_functions_give(group, verbs, first):
+def test_emitters_give_what_functions_give(group, verbs, first, options):
     """Also of steps that are emitted late or never, and into buffers as well as without."""
     world = World()
-    plain = [index.Emitter(emit, world.plan, group) for emit in FORMATS]
-    roomy = [index.Emitter(emit, world.plan, group, out=buffers(emit), rows=9) for emit in FORMATS]
+    made = {"plan": world.plan, "group": group, **options}
+    plain = [index.Emitter(emit, **made) for emit in FORMATS]
+    roomy = [index.Emitter(emit, **made, out=buffers(emit), rows=9) for emit in FORMATS]
     for number in first:
         world.admit(number)
     for verb, number in verbs:
         try:
-            run(world, verb, number, group, plain, roomy)
+            run(world, verb, number, made, plain, roomy)
         except OctavoError:
             continue
 
 
-def run(world, verb, number, group, plain, roomy):
+def run(world, verb, number, made, plain, roomy):
     """One verb; steps are emitted by all and compared."""
-    if verb in ("admit", "remove", "fork", "truncate"):
+    if verb in CHANGES:
         if verb == "admit" or len(world.batch) > 1:
             getattr(world, verb)(number)
         return
@@ -113,19 +123,22 @@ def run(world, verb, number, group, plain, roomy):
     if verb == "late":
         later = world.cache.extend(world.batch, ahead=2)
     if verb != "skip":
-        compare(step, world.plan, group, plain, roomy)
+        compare(step, made, plain, roomy)
+    if verb == "abort":
+        world.cache.abort(step)
+        return
     world.commit(step, number)
     if verb == "late":
-        compare(later, world.plan, group, plain, roomy)
+        compare(later, made, plain, roomy)
         world.cache.commit(later)
 
 
-def compare(step, plan, group, plain, roomy):
+def compare(step, made, plain, roomy):
     """Emitters without and with buffers against the functions."""
     for emit, one, other in zip(FORMATS, plain, roomy, strict=True):
-        assert_equal(one(step), emit(step, group, plan=plan))
+        assert_equal(one(step), emit(step, **made))
         if len(step.sequences) <= 9:
-            wanted = emit(step, group, plan=plan, out=buffers(emit), rows=9)
+            wanted = emit(step, **made, out=buffers(emit), rows=9)
             assert_equal(other(step), wanted)
 
 
@@ -185,6 +198,22 @@ def test_two_steps_open(emit, group, late):
         if late:
             assert_equal(emitter(later), emit(later, group, plan=world.plan))
         step = later
+
+
+@pytest.mark.parametrize("emit", FORMATS, ids=lambda emit: emit.__name__)
+@pytest.mark.parametrize("group", GROUPS)
+def test_steps_emitted_when_the_next_is_there(emit, group):
+    """What a commit between them changed is in the log of the next, and seen in this one."""
+    world = World()
+    for number in range(7):
+        world.admit(5 + number)
+    emitter = index.Emitter(emit, world.plan, group)
+    step, later = (world.cache.extend(world.batch, ahead=ahead) for ahead in (0, 1))
+    for _ in range(50):
+        world.cache.commit(step, np.arange(7, dtype=np.int32))
+        newest = world.cache.extend(world.batch, ahead=1)
+        assert_equal(emitter(later), emit(later, group, plan=world.plan))
+        step, later = later, newest
 
 
 @pytest.mark.parametrize("emit", FORMATS, ids=lambda emit: emit.__name__)

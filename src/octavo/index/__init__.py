@@ -45,8 +45,8 @@ Errors that all share; each names the sequence and the numbers, and nothing was 
     CapacityError: a page beyond the plan's, or whose last slot is beyond int32; a step beyond a
         bound that was named; an array of ``out`` is too small.
 
-Cost: O(rows x columns + tokens), a handful of array operations. An `Emitter` gives the same from
-step to step of a batch that decodes at O(rows).
+Cost: O(rows x columns + tokens), one loop an array over the step's own numbers. An `Emitter` gives
+the same from step to step of a batch at O(rows + tokens + changes).
 """
 
 from octavo.index.emit import (
