@@ -6,6 +6,8 @@ A `Source` knows where the numbers of a step lie, be they the core's or in array
     block of the step     counts past context query_start positions slots     a stretch each
     page table            row 0: 7 9 4 . .   row 1: 3 8 . . .                 a stretch a row
     a format's targets    Slots, Keys, Table; or Slots, PageStarts, Pages
+
+Long, as sources and targets know each other: C needs both in one module.
 """
 
 from __future__ import annotations
