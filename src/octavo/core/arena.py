@@ -34,11 +34,14 @@ def longs(count: int) -> Ints:
 
 def copy(target: Ints, at: int, source: Ints, start: int, count: int) -> None:
     """``count`` numbers from ``source``, which is not ``target`` where they overlap. O(count)."""
-    if count < 12 and cython.compiled:  # a slice costs what a dozen numbers do
+    if not cython.compiled:  # a slice is what the interpreter is fast at, a loop what C is
+        target[at : at + count] = source[start : start + count]
+        return
+    if at < 0 or start < 0 or at + count > len(target) or start + count > len(source):
+        raise IndexError(at)
+    with cython.boundscheck(False):
         for i in range(count):
             target[at + i] = source[start + i]
-    elif count:
-        target[at : at + count] = source[start : start + count]
 
 
 def fill(target: Ints, start: int, stop: int, number: int) -> None:

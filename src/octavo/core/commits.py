@@ -23,11 +23,13 @@ class Core(Steps):
 
     Attributes:
         dropped: pages given back by windows in the last commit.
+        coming: nodes that this commit may add.
     """
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self.dropped = 0
+        self.coming = 0
 
     def commit(self, step: Pass, ids: Any, counts: Any, kept: Any) -> None:
         """A step's KV is written: ids are learned, positions kept, full pages published.
@@ -92,6 +94,7 @@ class Core(Steps):
                 whether ``valid`` says how many positions are kept.
         """
         block, n, first, at = step.block, step.count, len(self.groups), 0
+        self.coming = 0
         if every and len(numbers) != n:
             raise Refused(TOKENS, n, len(numbers))
         for i in range(n):
@@ -113,6 +116,7 @@ class Core(Steps):
                 self.check_row(i, row, count, past, end, context)
         if some and at != len(numbers):
             raise Refused(TOKENS, n, at)
+        self.index.reserve(self.coming)
 
     def check_row(
         self, place: int, row: int, count: int, past: int, end: int, context: int
@@ -125,6 +129,7 @@ class Core(Steps):
             self.ids.reserve(row, known, self.known[row])
         if context == past:
             return
+        self.coming += max(0, self.span(row, end) - self.span(row, self.computed[row]))
         if end > known:
             raise Refused(UNKNOWN, place, end, known)
         if end < context:

@@ -108,7 +108,7 @@ cdef class Table(PageTarget):
     cdef void change(self, Source source, Py_ssize_t rows) except *
     cdef void put(self, Py_ssize_t at, int page) except *
 
-cdef class Blocks(Table):
+cdef class PageBlocks(Table):
     cdef int more
     cdef void put_rows(self, Source source, int low, int high) except *
     cdef void put(self, Py_ssize_t at, int page) except *

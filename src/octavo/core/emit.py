@@ -498,7 +498,7 @@ class Table(PageTarget):
         self.numbers[at] = page or self.none
 
 
-class Blocks(Table):
+class PageBlocks(Table):
     """For each row the blocks of its pages' keys, and behind them those of the values.
 
     Args:

@@ -37,5 +37,8 @@ cdef class PrefixIndex:
     cpdef int ancestor(self, int node, int steps) except -1
     @cython.locals(group=int, count=int)
     cpdef int copies(self, int node) except -1
-    @cython.locals(old="long long", count="long long", buckets="int[::1]", bucket=int, node=int, following=int, place=int)
+    cpdef void reserve(self, long long count) except *
+    @cython.locals(old="long long", count="long long")
     cdef void grow(self) except *
+    @cython.locals(bucket=int, node=int, place=int)
+    cdef void move(self, int[::1] buckets, int[::1] following) except *

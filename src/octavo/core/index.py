@@ -15,9 +15,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 from octavo.core import nocython as cython
 from octavo.core.arena import Arena, copy, ints, larger
+
+if TYPE_CHECKING:
+    from octavo.core.arena import Ints
 
 
 class Tags:
@@ -92,16 +96,17 @@ class PrefixIndex:
         self.size = size
         self.groups = groups
         self.ids = ids
-        self.parent = ints(64)
-        self.child = ints(64)
-        self.siblings = ints(64)
-        self.code = ints(64)
-        self.tag = ints(64)
-        self.users = ints(64)
-        self.following = ints(64)
-        self.held = ints(64 * groups)
-        self.tokens = ints(64 * size)
-        self.buckets = ints(128)
+        room = max(2, min(64, 2**20 // size))
+        self.parent = ints(room)
+        self.child = ints(room)
+        self.siblings = ints(room)
+        self.code = ints(room)
+        self.tag = ints(room)
+        self.users = ints(room)
+        self.following = ints(room)
+        self.held = ints(room * groups)
+        self.tokens = ints(room * size)
+        self.buckets = ints(2 * room)
         self.salt = int.from_bytes(os.urandom(3))  # so that nobody can aim at one bucket
         self.end = 1
         self.spare = 0
@@ -257,25 +262,32 @@ class PrefixIndex:
                 count += 1
         return count
 
+    def reserve(self, count: int) -> None:
+        """Room for so many nodes more, so that adding them cannot fail. Amortised O(count)."""
+        while self.count + 1 + count > len(self.parent):
+            self.grow()
+
     def grow(self) -> None:
-        """Room for twice as many nodes, of which all are in use or spare."""
+        """Room for twice as many nodes. O(nodes)."""
         old, count = self.end, 2 * len(self.parent)
-        self.parent = larger(self.parent, old, count)
-        self.child = larger(self.child, old, count)
-        self.siblings = larger(self.siblings, old, count)
-        self.code = larger(self.code, old, count)
-        self.tag = larger(self.tag, old, count)
-        self.users = larger(self.users, old, count)
-        self.following = larger(self.following, old, count)
-        self.held = larger(self.held, old * self.groups, count * self.groups)
-        self.tokens = larger(self.tokens, old * self.size, count * self.size)
+        held = larger(self.held, old * self.groups, count * self.groups)
+        tokens = larger(self.tokens, old * self.size, count * self.size)
         buckets = ints(2 * count)
+        parent, child = larger(self.parent, old, count), larger(self.child, old, count)
+        siblings, code = larger(self.siblings, old, count), larger(self.code, old, count)
+        tag, users = larger(self.tag, old, count), larger(self.users, old, count)
+        following = larger(self.following, old, count)
+        self.move(buckets, following)  # nothing is changed before all of it is there
+        self.held, self.tokens, self.buckets = held, tokens, buckets
+        self.parent, self.child, self.siblings, self.code = parent, child, siblings, code
+        self.tag, self.users, self.following = tag, users, following
+
+    def move(self, buckets: Ints, following: Ints) -> None:
+        """The nodes in all buckets into as many others. O(nodes)."""
         for bucket in range(len(self.buckets)):
             node = self.buckets[bucket]
             while node:
-                following = self.following[node]
                 place = self.code[node] % len(buckets)
-                self.following[node] = buckets[place]
+                following[node] = buckets[place]
                 buckets[place] = node
-                node = following
-        self.buckets = buckets
+                node = self.following[node]

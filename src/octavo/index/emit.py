@@ -11,11 +11,11 @@ from octavo.cache.step import Ints, Step
 from octavo.checks import check_int
 from octavo.core.emit import (
     Base,
-    Blocks,
     Keys,
     KeyStarts,
     Last,
     LastLengths,
+    PageBlocks,
     Pages,
     PageStarts,
     PastKeys,
@@ -84,7 +84,7 @@ _ONNXRUNTIME = _COMMON | {
     "past_seqlens": PastKeys,
 }
 _TENSORRT = _COMMON | {
-    "block_offsets": Blocks,
+    "block_offsets": PageBlocks,
     "sequence_length": Keys,
     "host_past_key_value_lengths": RequestPast,
     "context_lengths": RequestContext,
@@ -102,7 +102,7 @@ FORMATS = {
 """By function."""
 _BY_TOKEN = (Slots, Positions)
 _STARTS = (QueryStarts, KeyStarts, PageStarts)
-_TABLES = (Table, Blocks)
+_TABLES = (Table, PageBlocks)
 
 
 class Emission:
@@ -182,7 +182,7 @@ class Emission:
             elif role is Pages:
                 found[name] = (source.pages - source.skip * source.count,)
             elif role in _TABLES:
-                sides = (2,) if role is Blocks else ()
+                sides = (2,) if role is PageBlocks else ()
                 found[name] = (self.rows, *sides, source.width)
                 self.check_rows(found[name])
             else:
@@ -209,8 +209,8 @@ class Emission:
         role = self.format.roles[name]
         if role is Slots:
             return Slots(array, self._no_slot)
-        if role is Blocks:
-            return Blocks(array.reshape(-1), array.shape[2], self._stride, self._values)
+        if role is PageBlocks:
+            return PageBlocks(array.reshape(-1), array.shape[2], self._stride, self._values)
         if role is Table:
             width = array.shape[1]
             return Table(array.reshape(-1), self._no_page, width, width)
