@@ -110,4 +110,4 @@ class Batch:
 
 
 Steppable = Batch | Sequence | Iterable[Sequence]
-"""What may be asked to step: a batch, sequences, or one of them."""
+"""What can step: a batch, sequences, or one of them."""

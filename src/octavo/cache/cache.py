@@ -2,7 +2,8 @@
 
 An engine holds one Cache and nothing else allocates or frees. Every verb succeeds whole or raises
 with nothing changed. The cache knows token ids and page numbers; no tensors, devices or models, and
-no clock: the same verbs give the same pages in every process.
+no clock: the same verbs give the same pages in every process. This module is long because it is the
+one face: two thirds are what its verbs promise.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -52,7 +53,7 @@ from octavo.errors import (
 from octavo.planner.plan import Plan
 
 Request = tuple[Sequence | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]
-"""What `Cache.fits` is asked about: a sequence or prompt, its limit, a prompt's extras."""
+"""One request of `Cache.fits`: a sequence or prompt, its limit, and a prompt's extras."""
 
 _MOST_SEQUENCES = 2**20
 Pages = list[list[int]]
@@ -80,8 +81,8 @@ class Cache:
         snapshot_bytes: most bytes of kept states; None: as many as fit.
         rollback: positions that may be taken back, of windows and states.
         depth: steps that may be open at once.
-        on_event: told of pages stored, removed and cleared, when the verb that did it is done. What
-            it raises becomes a RuntimeWarning.
+        on_event: called with each page stored or removed, and when all are forgotten, once the
+            verb that did it is done. What it raises becomes a RuntimeWarning.
 
     Raises:
         LengthError, PlanError: an argument is out of range.
@@ -180,7 +181,7 @@ class Cache:
 
         Raises:
             UnknownSequence, StaleSequence, DuplicateSequence, TokenError, LengthError,
-                IdentityError: an entry cannot be asked for.
+                IdentityError: an entry is no such request.
 
         Cost: O(requests + prompt tokens).
         """
@@ -455,8 +456,7 @@ class Cache:
             OutOfPages: too few pages; nothing is changed, nothing evicted.
             UnknownSequence, StaleSequence, DuplicateSequence: a row cannot take part.
 
-        Cost: a batch: some array operations, O(1) a row that needs more than new pages and O(new
-            tokens); sequences: O(rows + new tokens + columns).
+        Cost: O(rows x groups + new tokens).
         """
         if self._orphans:
             self._reap()
@@ -521,8 +521,7 @@ class Cache:
             TokenError, LengthError: tokens or kept malformed, or more positions kept than ids
                 known. CapacityError: a row would pass its limit.
 
-        Cost: a batch: some array operations, O(new ids and pages), O(1) a row that fills pages of a
-            prompt, several pages at once or loses a state; else O(rows + new tokens).
+        Cost: O(rows x groups + new ids and pages).
         """
         if not (self._open and self._open[0] is step):
             self._check_open(step)

@@ -53,7 +53,7 @@ class Capacity:
         self._max_length = max_length
         self._possible = 0  # tokens a sequence was found to have room for
 
-    # -- what is asked of the pool -------------------------------------------------------------
+    # -- questions to the pool -----------------------------------------------------------------
 
     def is_short(self, needs: list[int], pages: Pages = [], *, one_by_one: bool = False) -> bool:  # noqa: B006
         """Whether ``needs`` cannot be taken and ``pages`` held beside what is promised.

@@ -1,4 +1,4 @@
-"""What happens to published pages, told as it happens: for routers, tiers and logs outside.
+"""What happens to published pages, as it happens: for routers, tiers and logs outside.
 
 Pages are named by digests that are equal in every process; they are computed only when somebody
 listens.
@@ -79,7 +79,7 @@ def page_digests(tokens: Tokens, page_size: int, extra: Iterable[Extra] = ()) ->
 
 
 class EventLog:
-    """Turns what the core reports into events, told when the verb is done.
+    """Turns what the core reports into events, delivered when the verb is done.
 
     Args:
         core: which calls `stored` and `removed`.
@@ -101,7 +101,7 @@ class EventLog:
     def deliver(self) -> None:
         """Tell what happened since the last call, in order. O(events).
 
-        A listener may call the cache: what that does is told after what it is being told.
+        A listener may call the cache: the events of that are delivered after the present one.
         """
         if self._telling:
             return
@@ -117,7 +117,7 @@ class EventLog:
         try:
             self._tell(event)
         except Exception as error:  # noqa: BLE001, whatever a listener raises
-            text = f"on_event raised {error!r}; the verb it was told of has happened"
+            text = f"on_event raised {error!r}; the verb it heard of has happened"
             try:
                 warnings.warn(text, RuntimeWarning, stacklevel=4)
             except RuntimeWarning:
@@ -132,7 +132,7 @@ class EventLog:
     def removed(self, group: int, page: int, evicted: bool) -> None:  # noqa: FBT001
         """A page is about to leave the index, for others or for other states."""
         index, node = self._core.index, self._core.pool.spaces[group].node[page]
-        if node in index.keys:  # a cross input: it was not told of when it was stored
+        if node in index.keys:  # a cross input: no event said that it was stored
             return
         reason = "evicted" if evicted else "snapshot_bytes"
         name, copies = self._core.names[group], index.copies(node) - 1

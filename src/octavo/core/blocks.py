@@ -184,7 +184,7 @@ class StepBlocks(Moves):
     def delta(self, step: Pass, number: int) -> Any:
         """Changed entries of a group's table, int32[3, k]: places, columns, pages; None: none.
 
-        Places to which another row came are told whole, as an open step has them.
+        Places to which another row came are given whole, as an open step has them.
 
         Cost: O(changes).
         """

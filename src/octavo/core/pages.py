@@ -43,7 +43,7 @@ class PagePool:
         index: what published pages stand for.
         lanes: how many lanes the policy uses, the cold one, 0, included.
         first, again: lanes of a page that was never reused, and of one that was.
-        excess: asked how many of so many parents in a lane are too many.
+        excess: says how many of so many parents in a lane are too many.
 
     Attributes:
         owner: by parent, one more than the group it is bound to; 0: it is free.
@@ -57,7 +57,7 @@ class PagePool:
         waiting: by lane, quiet parents; ``quiet`` in all.
         peak: most parents with live pages so far; ``evicted``: pages given up so far.
         due: by group, pages that must still be there after the next is taken.
-        need, lack, pinned, opening: by group, what `is_short` is asked and answers.
+        need, lack, pinned, opening: by group, what `is_short` reads and answers.
         removed: called with group, page and whether it is evicted before a node loses a page.
     """
 

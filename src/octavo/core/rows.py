@@ -146,7 +146,7 @@ class Places:
         self.place[row] = -1
 
     def note(self, row: int, group: int, column: int, page: int) -> None:
-        """An entry of a row's table is another page now; told to its batch, if any. O(1)."""
+        """An entry of a row's table is another page now: its batch, if any, notes it. O(1)."""
         if self.place[row] >= 0:
             rows = self.rows[row]
             assert rows is not None

@@ -1,4 +1,4 @@
-"""KeptStates kept for later prompts: asked for at stops, copied after a step, fetched on a hit."""
+"""States kept for later prompts: wanted at stops, copied after a step, fetched on a hit."""
 
 from __future__ import annotations
 
