@@ -106,8 +106,10 @@ ROWS: dict[str, tuple[str, list[Goal]]] = {
         )
         for n in (1, 8, 256)
     },
-    "index_vllm": ("index.vllm, 256 rows", [within(8)]),
-    "index_flashinfer": ("index.flashinfer, 256 rows", [within(12)]),
+    "emitter_vllm": ("an Emitter of index.vllm, 256 rows", [within(8)]),
+    "emitter_flashinfer": ("an Emitter of index.flashinfer", [within(12)]),
+    "index_vllm": ("  the function, arrays made anew", []),
+    "index_flashinfer": ("  the same of index.flashinfer", []),
     "slots_1_256": ("slot of 1 token, page 256", [within(0.3)]),
     "slots_4096_16": ("slots of 4,096 tokens, page 16", [ahead(10, NAIVE)]),
     "slots_32768_16": ("slots of 32,768 tokens, page 16", [ahead(10, NAIVE)]),

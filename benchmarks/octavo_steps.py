@@ -152,13 +152,15 @@ def move(run: Running) -> Turn:
         yield
 
 
-def emit(name: str, run: Running) -> Turn:
-    """The arrays of a kernel's format, of an open decode step."""
-    form = getattr(index, name)
+def emit(name: str, run: Running, *, again: bool = False) -> Turn:
+    """The arrays of a kernel's format, of an open decode step; ``again``: in the same buffers."""
+    form = partial(getattr(index, name), plan=run.plan)
+    if again:
+        form = index.Emitter(getattr(index, name), run.plan)
     while True:
         step = run.cache.extend(run.batch)
         yield
-        run.arrays = form(step, plan=run.plan)
+        run.arrays = form(step)
         yield
         run.cache.commit(step, run.ids())
 
@@ -203,7 +205,9 @@ FIGURES: dict[str, Callable[[Chance], float]] = {
     **{f"ids_list_{n}": figure(decode_id_lists, rows=n) for n in STEPS},
     **{f"rows_list_{n}": figure(decode_row_lists, rows=n) for n in STEPS},
     **{
-        f"index_{name}": figure(partial(emit, name), tokens=LONG) for name in ("vllm", "flashinfer")
+        f"{kind}_{name}": figure(partial(emit, name, again=again), tokens=LONG)
+        for name in ("vllm", "flashinfer")
+        for kind, again in (("index", False), ("emitter", True))
     },
     "lockstep": figure(decode, spread=1),
     "window_lockstep": figure(decode, WINDOW, spread=1),
