@@ -215,3 +215,14 @@ def test_pages_are_published_under_their_own_tokens(depth, page_size):
         assert own.tolist()[:full] == found[:full]
         cache.abort(step)
         cache.release(again)
+
+
+def test_a_batch_that_was_collected_lets_its_rows_go(cache):
+    """They can be rows of another batch, and step there."""
+    row = cache.admit(range(6))
+    batch = cache.batch([row])
+    del batch
+    other = cache.batch([row])
+
+    assert 6 == cache.extend(other, 6).counts[0]
+    cache.check()

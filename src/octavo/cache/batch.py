@@ -22,7 +22,8 @@ class RemovedRow(NamedTuple):
 class Batch:
     """Sequences in rows 0..n-1, each once and in no other batch. Made by `Cache.batch`.
 
-    A released sequence keeps its row, and no step can be made, until it is removed.
+    A released sequence keeps its row, and no step can be made, until it is removed. Sequences of a
+    batch that was collected are in no batch.
     """
 
     def __init__(self, core: Core, capacity: int, check: Callable[[object], Sequence]) -> None:
@@ -101,6 +102,10 @@ class Batch:
         """
         if self._core.places.place[sequence.row] >= 0:
             raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
+
+    def __del__(self) -> None:
+        if hasattr(self, "_rows"):
+            self._core.disband(self._rows)
 
     def _snapshot(self) -> tuple[Sequence, ...]:
         """The sequences now, by row. O(rows) once after a change."""

@@ -17,7 +17,8 @@ pages waits in a lane of its group, and a page that is taken comes, in this orde
 3. the group's evictable page beside live ones that was let go first,
 4. the quiet parent that was let go first, whichever group it is bound to.
 
-Knows no sequences and no order of steps.
+Knows no sequences and no order of steps. One class has all that changes who holds a page, whence
+the length of this module.
 """
 
 from __future__ import annotations

@@ -41,6 +41,8 @@ cdef class Sequences:
     @cython.locals(row=int)
     cpdef int begin(self, long long begin, int length, int limit) except -1
     cdef int span(self, int row, int computed) except -1
+    @cython.locals(place=int)
+    cpdef void disband(self, Rows rows) except *
     @cython.locals(length=int)
     cpdef int columns(self, Group group, int row) except -1
     @cython.locals(most=int, group=Group)

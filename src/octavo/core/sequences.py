@@ -242,6 +242,12 @@ class Sequences:
             return 0
         return min(computed, self.shared[row]) // self.size
 
+    def disband(self, rows: Rows) -> None:
+        """Rows whose batch is gone are in none. O(rows)."""
+        for place in range(rows.count):
+            if rows.data[place] >= 0:
+                self.places.drop(rows.data[place])
+
     def columns(self, group: Group, row: int) -> int:
         """Columns of a row's table in a group. O(1)."""
         if group.keeps_state:
