@@ -89,3 +89,16 @@ def test_a_neighbour_of_a_million_tokens_costs_nothing(ended):
     assert moves(cache) <= alone
     if not ended:
         cache.release(long)
+
+
+def test_nothing_is_copied_from_a_stretch_that_is_gone():
+    """A row that was freed begins where the array, made anew for fewer numbers, may have ended."""
+    arena = Arena(2)
+    arena.reserve(0, 5000, 0)
+    arena.reserve(1, 10, 0)
+    arena.free(0)
+    arena.free(1)
+    arena.reserve(0, len(arena.data), 0)
+    arena.reserve(1, 10, 0)
+
+    assert arena.begin[1] + 10 <= len(arena.data)

@@ -37,6 +37,8 @@ def copy(target: Ints, at: int, source: Ints, start: int, count: int) -> None:
     if not cython.compiled:  # a slice is what the interpreter is fast at, a loop what C is
         target[at : at + count] = source[start : start + count]
         return
+    if count < 1:
+        return
     if at < 0 or start < 0 or at + count > len(target) or start + count > len(source):
         raise IndexError(at)
     with cython.boundscheck(False):

@@ -33,6 +33,8 @@ cdef class Sequences:
     cpdef Py_ssize_t read(self, object tokens, Py_ssize_t length) except -1
     @cython.locals(i=Py_ssize_t)
     cdef void write(self, int[::1] target, long long begin, object tokens, Py_ssize_t length) except *
+    @cython.locals(i=Py_ssize_t, number="long long")
+    cdef void write_list(self, int[::1] target, long long begin, list tokens, Py_ssize_t length) except *
     @cython.locals(i=Py_ssize_t)
     cdef void write_array(self, int[::1] target, long long begin, int[::1] tokens, Py_ssize_t length) except *
     @cython.locals(known=int, begin="long long")

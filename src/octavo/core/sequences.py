@@ -180,15 +180,25 @@ class Sequences:
         if not isinstance(tokens, list):
             self.write_array(target, begin, tokens, length)
         elif cython.compiled:
-            for i in range(length):
-                item = tokens[i]
-                if type(item) is not int or not 0 <= item <= NEVER:
-                    raise Refused(TOKEN, i)
-                target[begin + i] = item
+            self.write_list(target, begin, tokens, length)
         else:
             if set(map(type, tokens)) - {int} or (length and not 0 <= max(tokens) <= NEVER):
                 raise Refused(TOKEN)
             self.write_array(target, begin, view(array("i", tokens)), length)
+
+    def write_list(self, target: Ints, begin: int, tokens: list[Any], length: int) -> None:
+        """`write` of a list, in C."""
+        for i in range(length):
+            item = tokens[i]
+            if type(item) is not int:
+                raise Refused(TOKEN, i)
+            try:
+                number = item
+            except OverflowError:  # C's numbers have 64 bits
+                raise Refused(TOKEN, i) from None
+            if number < 0 or number > 0x7FFFFFFF:
+                raise Refused(TOKEN, i)
+            target[begin + i] = number
 
     def write_array(self, target: Ints, begin: int, tokens: Ints, length: int) -> None:
         """`write` of an array."""
