@@ -29,9 +29,10 @@ demo: pull  ## set up, fetch the model once and let it answer two prompts
 test: $(DEV) pull  ## all tests but those of the documentation
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/docs --numprocesses=auto --dist=loadfile
 
-test-pure: $(DEV)  ## the tests of the cache again, its core run as Python source
+test-pure: $(DEV)  ## the tests of the cache again, its core run as Python source; no long traces
 	@OCTAVO_PURE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --hypothesis-profile=short \
-	  --numprocesses=auto --dist=loadfile tests/laws tests/cases $$(grep -lw Cache tests/unit/*.py)
+	  --numprocesses=auto --dist=loadfile --ignore=tests/laws/test_traces.py tests/laws tests/cases \
+	  $$(grep -lw Cache tests/unit/*.py | xargs grep -LE 'torch|onnx')
 
 lint: $(DEV)  ## ruff: rules and format, the examples in README and docs too
 	@$(BIN)/ruff check
