@@ -47,7 +47,7 @@ def slot_mapping(
                 alone: Ints = _empty(1, _INT32)
                 alone[0] = slot
                 return alone
-    except (TypeError, ValueError, IndexError):  # told apart below
+    except (TypeError, ValueError, IndexError):  # checked one by one below
         pass
     try:
         held = len(pages)

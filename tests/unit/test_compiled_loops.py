@@ -71,7 +71,7 @@ HOT: dict[str, list[str]] = {
         "PagePool.list_vacant",
         "PagePool.is_short",
     ],
-    "prefixes": ["SharedPrefixes.serve", "Prefixes.hold_tokens", "Prefixes.publish"],
+    "prefixes": ["SharedPrefixes.serve", "SharedPrefixes.hold_tokens", "SharedPrefixes.publish"],
     "rows": ["Places.note"],
     "sequences": ["Sequences.span", "Sequences.want", "Sequences.clear_wants"],
     "spaces": ["Space.wait", "Space.link", "Space.unlink", "Space.coldest"],

@@ -209,3 +209,18 @@ def test_a_listener_that_raises_where_warnings_are_errors(capsys):
 
     assert 2 == done.published
     assert 2 == capsys.readouterr().err.count("on_event raised ValueError('no')")
+
+
+def test_a_listener_may_commit_the_next_step():
+    """What a commit says is its own, whatever its listener does meanwhile."""
+    cache, steps = None, []
+
+    def listen(event):
+        if len(steps) > 1:
+            cache.commit(steps.pop(), [7])
+
+    cache = Cache(Plan.from_pages(20, 4), depth=2, on_event=listen)
+    row = cache.admit(range(9))
+    steps += [cache.extend(row, 9), cache.extend(row, 4, ahead=4)]
+
+    assert 2 == cache.commit(steps[0], [9, 10, 11, 12][:1]).published

@@ -212,3 +212,25 @@ def test_a_guaranteed_parent_keeps_its_promise():
     (child,) = cache.fork(kept)
     cache.abort(cache.extend(kept, 6, ahead=6))
     cache.release(child)
+
+
+def test_forks_of_several_state_groups_leave_room_for_each_other():
+    """Where groups of a packed plan share parents, a child takes none that a later one needs."""
+    groups = {"s0": State(1), "s1": State(1), "full": Attention(1, 1, 1)}
+    plan = Plan.from_pages(9, 4, groups, pages_per_parent={"s0": 4, "s1": 1, "full": 1})
+    cache = Cache(plan)
+    row = cache.admit(range(13))
+    while row.computed < 13:
+        stop = row.next_stop or 13
+        cache.keep(row, row.computed + 4) if row.computed + 4 <= 12 else None
+        cache.commit(cache.extend(row, min(stop, row.computed + 4, 13) - row.computed))
+    other = cache.admit([9] * 3)
+    cache.commit(cache.extend(other, 3))
+    cache.release(other)
+    try:
+        children = cache.fork(row, 3)
+    except OutOfPages:
+        children = []
+    cache.check()
+
+    assert len(children) in (0, 3)

@@ -34,7 +34,7 @@ def assemble(
         right = f"pages of {plan.page_size} tokens have at most {NEVER} slots"
         raise PlanError("num_pages", plan.num_pages, right)
     groups = [
-        _make_group(number, group, plan.page_size, rows, rollback, pool, index, places)
+        _make_group(number, group, plan.page_size, rows, rollback, pool, places)
         for number, group in enumerate(plans)
     ]
     names = list(plan.groups)
@@ -64,7 +64,6 @@ def _make_group(
     rows: int,
     rollback: int,
     pool: PagePool,
-    index: PrefixIndex,
     places: Places,
 ) -> Group:
     lifetime = plan.lifetime
@@ -73,4 +72,4 @@ def _make_group(
     sinks = min(-(-lifetime.sinks // size), NEVER)
     keeps, units = lifetime.form, rollback + 1
     parts = plan.parts if keeps == "state" else 1
-    return Group(number, keeps, window, chunk, sinks, parts, units, size, rows, pool, index, places)
+    return Group(number, keeps, window, chunk, sinks, parts, units, size, rows, pool, places)

@@ -3,11 +3,10 @@
 Knows which sequence stands in which place; what their rows hold is the core's.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from octavo.cache.sequence import Sequence
-from octavo.core.commits import Core
 from octavo.core.rows import Rows
 from octavo.errors import CapacityError, DuplicateSequence, UnknownSequence
 
@@ -26,8 +25,8 @@ class Batch:
     batch that was collected are in no batch.
     """
 
-    def __init__(self, core: Core, capacity: int, check: Callable[[object], Sequence]) -> None:
-        self._core, self._capacity, self._check = core, capacity, check
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
         self._rows = Rows(16)
         self._places: dict[Sequence, int] = {}
         self._sequences: list[Sequence] = []
@@ -66,14 +65,14 @@ class Batch:
             CapacityError: the batch is full.
             UnknownSequence, StaleSequence: it cannot be a row.
         """
-        self.check_free(self._check(sequence))
+        self.check_free(self._cache._check(sequence))
         row = len(self._sequences)
-        if row == self._capacity:
+        if row == self._cache.max_sequences:
             raise CapacityError("len(batch)", row + 1, row, "released sequences count")
         self._places[sequence] = row
         self._sequences.append(sequence)
         self._listed = None
-        self._core.join(self._rows, sequence.row)
+        self._cache._core.join(self._rows, sequence.row)
         return row
 
     def remove(self, sequence: Sequence) -> RemovedRow:
@@ -87,7 +86,7 @@ class Batch:
         row = self._places.pop(sequence)
         last = self._sequences.pop()
         self._listed = None
-        self._core.part(self._rows, row)
+        self._cache._core.part(self._rows, row)
         if last is sequence:
             return RemovedRow(None, row)
         self._sequences[row] = last
@@ -100,12 +99,13 @@ class Batch:
         Raises:
             DuplicateSequence: it is.
         """
-        if self._core.places.place[sequence.row] >= 0:
+        self._cache._reap()
+        if self._cache._core.places.place[sequence.row] >= 0:
             raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
 
     def __del__(self) -> None:
         if hasattr(self, "_rows"):
-            self._core.disband(self._rows)
+            self._cache._disbanded.append(self._rows)
 
     def _snapshot(self) -> tuple[Sequence, ...]:
         """The sequences now, by row. O(rows) once after a change."""

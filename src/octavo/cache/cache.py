@@ -124,6 +124,7 @@ class Cache:
         self._named: dict[object, ReferenceType[Sequence]] = {}
         self._numbers = count()
         self._orphans: list[tuple[object, int]] = []
+        self._disbanded: list[Rows] = []
         self._pins: set[Pin] = set()
         self._open: list[Step] = []
         self._prompt_tokens = self._cached_tokens = self._preemptions = 0
@@ -346,7 +347,7 @@ class Cache:
         pages: Pages = [[] for _ in self._core.groups]
         if hit is not None:
             pages = self._prefixes.pages(hit, identity)
-        self._capacity.promise(bound, identity, 0 if hit is None else hit.boundary, pages)
+        self._capacity.check_promise(bound, identity, 0 if hit is None else hit.boundary, pages)
 
     def _hold(self, sequence: Sequence, hit: Hit | None) -> None:
         """A sequence that holds nothing stands at a hit's boundary. O(columns)."""
@@ -367,9 +368,8 @@ class Cache:
 
         Cost: O(pages).
         """
-        self._check(sequence)
+        self._core.release(self._check(sequence))
         del self._named[sequence.id]
-        self._core.release(sequence)
 
     def reset(self) -> None:
         """Forget every published page.
@@ -400,6 +400,7 @@ class Cache:
 
         Cost: O(len(tokens)).
         """
+        self._reap()
         core, identity = self._core, read_extras(extra)
         prompt = read_prompt(core, tokens)
         hit = self._prefixes.find(*prompt, identity)
@@ -431,7 +432,8 @@ class Cache:
         if not isinstance(sequences, Iterable):
             raise UnknownSequence(sequences, "is no list of sequences")
         listed = list(sequences)
-        batch = Batch(self._core, self.max_sequences, self._check)
+        self._reap()
+        batch = Batch(self)
         for sequence in listed:
             batch.check_free(self._check(sequence))
         self._check_distinct(listed)
@@ -481,7 +483,7 @@ class Cache:
     def _choose(self, rows: Steppable) -> tuple[tuple[Sequence, ...], Rows]:
         """The sequences of a step, and their rows. O(rows)."""
         if isinstance(rows, Batch):
-            if rows._core is not self._core:
+            if rows._cache is not self:
                 raise UnknownSequence(rows, "is a batch of another cache")
             sequences, chosen = rows._snapshot(), rows._rows
         elif isinstance(rows, Iterable | Sequence):
@@ -534,13 +536,14 @@ class Cache:
         except Refused as refused:
             raise commit_error(core, self.plan, refused, step, ids) from None
         del self._open[0]
-        if self._log is not None:
-            self._log.deliver()
         repointed = [
             Repointed(step.sequences[place], core.names[number], column, old, new)
             for place, number, column, old, new in core.repointed
         ]
-        return Committed(core.published, tuple(repointed), core.dropped)
+        done = Committed(core.published, tuple(repointed), core.dropped)
+        if self._log is not None:  # last: a listener may commit the next step
+            self._log.deliver()
+        return done
 
     def abort(self, step: Step) -> None:
         """Undo the newest open step: its slots are given back and nothing is learned.
@@ -621,6 +624,7 @@ class Cache:
 
         Cost: O(pages cut).
         """
+        self._reap()
         self._check_closed(self._check(sequence))
         core, row = self._core, sequence.row
         length = check_int("length", length, 0, sequence.length)
@@ -630,7 +634,7 @@ class Cache:
             reached = core.reach(row, min(sequence.computed, length))
         except Refused as refused:
             raise rollback_error(core, self.plan, refused) from None
-        self._capacity.cut(sequence, reached)
+        self._capacity.check_cut(sequence, reached)
         core.truncate(row, length, reached)
         return reached
 
@@ -661,15 +665,15 @@ class Cache:
         n = check_int("n", n, 1)
         self._check_running(sequence)
         self._check_room(n)
-        self._capacity.fork(sequence, n)
-        children = [self._fork(sequence) for _ in range(n)]
+        self._capacity.check_fork(sequence, n)
+        children = [self._fork(sequence, left) for left in range(n, 0, -1)]
         if self._log is not None:
             self._log.deliver()
         return children
 
-    def _fork(self, parent: Sequence) -> Sequence:
+    def _fork(self, parent: Sequence, left: int) -> Sequence:
         child = Sequence(self, self._new_name(), parent._identity)
-        self._core.bind(child, self._core.fork(parent.row))
+        self._core.bind(child, self._core.fork(parent.row, left))
         child.cached = parent.cached
         self._named[child.id] = ref(child)
         return child
@@ -773,7 +777,9 @@ class Cache:
                 yield sequence
 
     def _reap(self) -> None:
-        """Take back what handles held that were collected without a release."""
+        """Take back what handles and batches held that were collected."""
+        while self._disbanded:
+            self._core.disband(self._disbanded.pop())
         while self._orphans:
             name, row = self._orphans.pop()
             del self._named[name]

@@ -152,7 +152,7 @@ class Capacity:
 
     # -- before a verb changes anything --------------------------------------------------------
 
-    def promise(self, limit: int, identity: Identity, boundary: int, pages: Pages) -> None:
+    def check_promise(self, limit: int, identity: Identity, boundary: int, pages: Pages) -> None:
         """Raise OutOfPages unless all up to ``limit`` can be promised beside what is.
 
         Args:
@@ -180,7 +180,7 @@ class Capacity:
                     why = f"pages of group {name} before {low} are published or shared"
                     raise LengthError("length", length, low, sequence.length, why)
 
-    def cut(self, sequence: Sequence, computed: int) -> None:
+    def check_cut(self, sequence: Sequence, computed: int) -> None:
         """A guaranteed sequence must not lose pages others keep, unless as many are there.
 
         Raises:
@@ -203,7 +203,7 @@ class Capacity:
             lost[group.number] += bool(group.open_page(row, computed))
         self.require(lost)
 
-    def fork(self, sequence: Sequence, n: int) -> None:
+    def check_fork(self, sequence: Sequence, n: int) -> None:
         """Room for the states of ``n`` children, and for the copy a guaranteed parent may need.
 
         Raises:

@@ -42,7 +42,7 @@ class Removed(NamedTuple):
     Attributes:
         digest: of the page in its context.
         group: name.
-        reason: ``evicted`` for other pages, or ``snapshot_bytes`` for other states.
+        reason: ``evicted`` for other pages or by `reset`, ``snapshot_bytes`` for other states.
         copies: groups in which the node still has a page.
     """
 

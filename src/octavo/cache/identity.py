@@ -190,7 +190,7 @@ def page_digest(parent: bytes, tokens: bytes, key: MediaKey) -> bytes:
 
 
 def _content(digest: object) -> bytes:
-    """Bytes and text of a digest, told apart."""
+    """The bytes of a digest; bytes and text never give the same."""
     if isinstance(digest, bytes):
         return b"b" + digest
     return b"s" + str(digest).encode("utf-8", "surrogatepass")

@@ -23,7 +23,7 @@ from octavo.planner.plan import Plan
 
 
 def out_of_pages(core: Core, need: int) -> OutOfPages:
-    """The pool's answer to what it was asked last. O(groups)."""
+    """OutOfPages with what the last `is_short` found missing. O(groups)."""
     pool = core.pool
     short = dict(zip(core.names, map(int, pool.lack), strict=True))
     return OutOfPages(need, pool.free(), pool.quiet, short)
@@ -47,6 +47,8 @@ def extend_error(
     if refused.why == why.DRAFTS:
         name = core.names[[group.keeps_state for group in core.groups].index(True)]
         return RollbackUnsupported(name, refused.value - core.rollback)
+    if refused.why != why.NOTHING:  # arguments are checked before the core sees them
+        raise AssertionError(refused)
     most = spread.each if spread.counts is None else max(spread.counts)
     return CapacityError("length", sequence.scheduled + most, sequence.limit, "its limit")
 
@@ -67,6 +69,8 @@ def commit_error(core: Core, plan: Plan, refused: why.Refused, step: Any, ids: A
         return TokenError(refused.place, ids[refused.place])
     if refused.why == why.WINDOW:
         return rollback_error(core, plan, refused)
+    if refused.why in (why.TOKENS, why.KEPT):  # checked before the core sees them
+        raise AssertionError(refused)
     sequence = step.sequences[refused.place]
     if refused.why == why.LEARNS:
         limit = f"the limit of sequence {sequence.id!r}"

@@ -64,8 +64,7 @@ class Arena:
 
     A row that outgrows its stretch moves to the end, into one half as large again. Where the end is
     reached, the stretches in use move together into a new array of twice their size. So memory and
-    cost follow what rows hold now: what a long row held yesterday costs nobody anything. What a
-    stretch holds beyond what was written is 0.
+    cost follow what rows hold now: what a long row held yesterday costs nobody anything.
 
     Attributes:
         data: the numbers.

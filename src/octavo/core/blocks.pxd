@@ -29,4 +29,4 @@ cdef class StepBlocks(Moves):
     @cython.locals(log="int[::1]", at=Py_ssize_t)
     cpdef object delta(self, Pass step, int number)
     @cython.locals(columns=int, row=int, column=int)
-    cdef void tell_row(self, Pass step, Group group, int place, int width, list found) except *
+    cdef void list_row(self, Pass step, Group group, int place, int width, list found) except *

@@ -172,8 +172,15 @@ class StepBlocks(Moves):
             columns = (step.block[lengths + i] + self.size - 1) // self.size
             if self.epoch[row] > step.clock or group.table.room[row] < columns:
                 columns = 0
-            begin, at = group.table.begin[row], i * width
-            if begin + columns > len(data) or at + width > len(table) or columns > width:
+            begin = group.table.begin[row]
+            at = i
+            at *= width
+            if (
+                begin < 0
+                or begin + columns > len(data)
+                or at + width > len(table)
+                or columns > width
+            ):
                 raise IndexError(row)
             with cython.boundscheck(False):
                 for column in range(columns):
@@ -196,10 +203,10 @@ class StepBlocks(Moves):
             if log[at + 1] == number:
                 found.append((log[at], log[at + 2], log[at + 3]))
             elif log[at + 1] < 0:
-                self.tell_row(step, self.groups[number], log[at], log[at + 2], found)
+                self.list_row(step, self.groups[number], log[at], log[at + 2], found)
         return np.array(found, np.int32).reshape(-1, 3).T if found else None
 
-    def tell_row(
+    def list_row(
         self, step: Pass, group: Group, place: int, width: int, found: list[tuple[int, int, int]]
     ) -> None:
         """All columns of a place, and nothing in what it had beyond."""

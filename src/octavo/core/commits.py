@@ -1,4 +1,4 @@
-"""Commits: what becomes of a step whose KV is written, or that never was.
+"""Commits: the ends of steps. A commit keeps what was computed, an abort undoes the step.
 
 One path for any rows, counts and drafts; nothing is learned before all is known to be possible::
 

@@ -1,6 +1,5 @@
 cimport cython
 from octavo.core.arena cimport Arena
-from octavo.core.index cimport PrefixIndex
 from octavo.core.pages cimport PagePool
 from octavo.core.spaces cimport Space
 from octavo.core.rows cimport Places
@@ -11,7 +10,6 @@ cdef class Group:
     cdef public int number, window, chunk, sinks, parts, units, size, run, alone, in_flight
     cdef public long long most
     cdef public PagePool pool
-    cdef public PrefixIndex index
     cdef public Places places
     cdef public Arena table
     cdef public int[::1] first
@@ -28,7 +26,6 @@ cdef class Group:
     cpdef int open_page(self, int row, int position) except -1
     @cython.locals(space=Space)
     cpdef bint is_shared(self, int page) except -1
-    cdef bint must_drop(self, int row, long long position) except -1
     @cython.locals(stop=int, start=int, count=int, from_prompt=int, from_branch=int, warm=int, column=int, page=int, marked=bint)
     cdef int slide(self, int row, long long position, int prompt, int branch) except -1
     cdef int unit(self, int length) except -1

@@ -11,7 +11,6 @@ group of states keeps a ring of units by row, and one of cross inputs the pages 
 from __future__ import annotations
 
 from octavo.core.arena import Arena, ints
-from octavo.core.index import PrefixIndex
 from octavo.core.pages import PagePool
 from octavo.core.rows import Places
 from octavo.core.spaces import Space
@@ -43,7 +42,6 @@ class Group:
         size: int,
         rows: int,
         pool: PagePool,
-        index: PrefixIndex,
         places: Places,
     ) -> None:
         self.number = number
@@ -57,7 +55,6 @@ class Group:
         self.units = units
         self.size = size
         self.pool = pool
-        self.index = index
         self.places = places
         self.table = Arena(rows)
         self.first = ints(rows)  # by row, the first column behind the sinks that is held
@@ -122,10 +119,6 @@ class Group:
         """Whether a held page is published, or held by more than one. O(1)."""
         space = self.space()
         return space.holders[page] > 1 or space.node[page] != 0
-
-    def must_drop(self, row: int, position: int) -> bool:
-        """Whether the row holds what no query at ``position`` or later can see. O(1)."""
-        return self.floor(position) > max(self.first[row], self.sinks)
 
     def slide(self, row: int, position: int, prompt: int, branch: int) -> int:
         """Give back what no query at ``position`` or later can see; returns how many pages.

@@ -24,8 +24,8 @@ cdef class PrefixIndex:
     @cython.locals(node=int, code=int)
     cpdef int find(self, int parent, int tag, long long at) except -1
     @cython.locals(i=Py_ssize_t, own="long long")
-    cdef bint same(self, int node, long long at) except -1
-    @cython.locals(node=int, code=int, bucket=int)
+    cdef bint same(self, long long node, long long at) except -1
+    @cython.locals(node="long long", code=int, bucket=int)
     cpdef int add(self, int parent, int tag, long long at) except -1
     cpdef int enter_root(self, object key) except -1
     @cython.locals(node=int)

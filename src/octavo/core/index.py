@@ -124,7 +124,8 @@ class PrefixIndex:
         """Of a page of tokens; differs between the two modes, which nothing shows."""
         if not cython.compiled:
             return hash((parent, tag, bytes(self.ids.data[at : at + self.size]))) & 0x7FFFFFFF
-        code = self.salt + parent * 31 + tag
+        code = self.salt
+        code = ((code ^ parent) * 0x5BD1E995 ^ tag) * 0x5BD1E995
         for i in range(at, at + self.size):
             code = (code ^ self.ids.data[i]) * 0x5BD1E995
             code ^= code >> 29

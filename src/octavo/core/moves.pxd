@@ -25,6 +25,6 @@ cdef class Moves(SharedPrefixes):
     @cython.locals(place=int, rows=Rows)
     cpdef void leave(self, int row) except *
     @cython.locals(length=int, begin="long long", child=int, number=int, page=int, group=Group)
-    cpdef int fork(self, int row) except -1
+    cpdef int fork(self, int row, int left) except -1
     @cython.locals(columns=int, state=bint, column=int, page=int, target=int)
     cdef void share(self, Group group, int row, int child) except *

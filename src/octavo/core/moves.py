@@ -161,12 +161,15 @@ class Moves(SharedPrefixes):
             self.places.drop(row)
         self.end(row)
 
-    def fork(self, row: int) -> int:
+    def fork(self, row: int, left: int) -> int:
         """A row that knows and shares what ``row`` does; there is room for its states.
 
         Pages of tokens and cross inputs are shared: an open page is copied before its next write by
         any but its last holder. States are copied into pages of the child's own with the next step;
         those that are to be fetched anyway are not.
+
+        Args:
+            left: rows still to be forked, this one included.
 
         Cost: O(columns + known).
         """
@@ -204,7 +207,7 @@ class Moves(SharedPrefixes):
         for group in self.groups:
             self.pool.due[group.number] = self.pool.need[group.number]
             if group.keeps_state:
-                self.pool.due[group.number] += group.units * group.parts
+                self.pool.due[group.number] += left * group.units * group.parts
         for group in self.groups:
             self.share(group, row, child)
         return child

@@ -4,16 +4,16 @@ from octavo.core.spaces cimport Space
 
 @cython.final
 cdef class PagePool:
-    cdef public int parents, groups, lanes, first, again, marks, stacked, touched, quiet, peak
-    cdef public long long evicted
+    cdef public int parents, groups, lanes, first, again, stacked, touched, quiet, peak
+    cdef public long long evicted, marks
     cdef public bint packed
     cdef public PrefixIndex index
     cdef public Space shared
     cdef public object excess, removed
     cdef public list spaces
-    cdef public int[::1] owner, live, vacant, before, after, left, right, chain, used, mark, stack, waiting
+    cdef public int[::1] owner, live, vacant, before, after, left, right, chain, used, stack, waiting
     cdef public unsigned char[::1] lane
-    cdef public long long[::1] due, need, lack, pinned, opening
+    cdef public long long[::1] mark, due, need, lack, pinned, opening
     cdef Space space(self, int group)
     cpdef int free(self) except -1
     cpdef int busy(self) except -1

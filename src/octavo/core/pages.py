@@ -17,8 +17,8 @@ pages waits in a lane of its group, and a page that is taken comes, in this orde
 3. the group's evictable page beside live ones that was let go first,
 4. the quiet parent that was let go first, whichever group it is bound to.
 
-Knows no sequences and no order of steps. One class has all that changes who holds a page, whence
-the length of this module.
+Knows no sequences and no order of steps. One class has all that changes who holds a page: that is
+why this module is long.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PagePool:
             self.right[ring] = ring
         self.chain = ints(parents if self.packed else 0)
         self.used = ints(parents if self.packed else 0)
-        self.mark = ints(parents if self.packed else 0)
+        self.mark = longs(parents if self.packed else 0)
         self.marks = 0
         self.stack = ints(parents)  # parents that were bound and are free
         self.stacked = 0
@@ -144,6 +144,8 @@ class PagePool:
         """A page with one holder; there must be one. O(1), O(K) where a parent is given up."""
         space = self.space(group)
         parent = self.choose(group, space)
+        if parent < 0:
+            raise IntegrityError("a page can be taken", 0, 1)
         if self.live[parent] == 0:
             self.rouse(group, space, parent)
         page = parent + 1
@@ -420,7 +422,7 @@ class PagePool:
         self.quiet += 1
 
     def leave_lane(self, parent: int) -> None:
-        """And no more. O(1)."""
+        """A parent waits no more. O(1)."""
         before, after = self.before[parent], self.after[parent]
         self.after[before] = after
         self.before[after] = before
@@ -430,7 +432,7 @@ class PagePool:
     def rebalance(self) -> None:
         """Before pages are given up: what lanes hold in excess moves one lane down.
 
-        The policy is asked for all lanes before any parent moves. O(lanes + parents moved).
+        The policy answers for every lane before any parent moves. O(lanes + parents moved).
         """
         down, moves = 0, []
         for lane in range(self.lanes - 1, 1, -1):

@@ -31,7 +31,6 @@ cdef class Sequences:
     cdef public long long[::1] epoch, wants, owed
     cdef public object stored
     cpdef Py_ssize_t read(self, object tokens, Py_ssize_t length) except -1
-    @cython.locals(i=Py_ssize_t)
     cdef void write(self, int[::1] target, long long begin, object tokens, Py_ssize_t length) except *
     @cython.locals(i=Py_ssize_t, number="long long")
     cdef void write_list(self, int[::1] target, long long begin, list tokens, Py_ssize_t length) except *

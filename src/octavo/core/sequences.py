@@ -253,7 +253,7 @@ class Sequences:
         return min(computed, self.shared[row]) // self.size
 
     def disband(self, rows: Rows) -> None:
-        """Rows whose batch is gone are in none. O(rows)."""
+        """Take the rows of a batch that was collected out of it. O(rows)."""
         for place in range(rows.count):
             if rows.data[place] >= 0:
                 self.places.drop(rows.data[place])

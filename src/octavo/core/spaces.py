@@ -71,7 +71,7 @@ class Space:
         self.beside += 1
 
     def unlink(self, page: int) -> None:
-        """And out from between them. O(1)."""
+        """Take a page out of its ring. O(1)."""
         before, after = self.before[page], self.after[page]
         self.after[before] = after
         self.before[after] = before

@@ -13,8 +13,12 @@ cdef class KeptStates(Sequences):
     cdef void drop_fetches(self, int row) except *
     @cython.locals(group=Group, page=int)
     cdef bint can_fetch(self, int node) except -1
-    cdef bint has_room_for_state(self, Group group) except -1
+    cdef bint has_room(self, Group group) except -1
+    @cython.locals(group=Group)
+    cdef bint make_room(self) except -1
     @cython.locals(space=Space, page=int)
+    cdef int oldest_state(self, Group group) except -1
+    @cython.locals(page=int)
     cdef bint give_up_state(self, Group group) except -1
     @cython.locals(tip=int)
     cdef void keep_state(self, Group group, int row, tuple pages) except *

@@ -61,22 +61,40 @@ class KeptStates(Sequences):
                     self.pool.pin(group.number, page)
         return not self.pool.is_short(False)
 
-    def has_room_for_state(self, group: Group) -> bool:
-        """Whether one more state may be kept; gives up the one used longest ago where it must."""
+    def has_room(self, group: Group) -> bool:
+        """Whether one more state may be kept. O(1)."""
         kept = self.index.bundles[group.number]
-        if group.most < 0 or len(kept) + group.in_flight < group.most:
-            return True
-        return group.most > 0 and self.give_up_state(group)
+        return group.most < 0 or len(kept) + group.in_flight < group.most
 
-    def give_up_state(self, group: Group) -> bool:
-        """The state used longest ago that nobody holds is kept no more. O(states held)."""
+    def make_room(self) -> bool:
+        """Whether every group may keep one more state, once those used longest ago have gone.
+
+        Where not all can, none goes. O(states held).
+        """
+        for group in self.groups:
+            if group.keeps_state and not self.has_room(group):
+                if group.most == 0 or self.oldest_state(group) == 0:
+                    return False
+        for group in self.groups:
+            if group.keeps_state and not self.has_room(group):
+                self.give_up_state(group)
+        return True
+
+    def oldest_state(self, group: Group) -> int:
+        """The first page of the state used longest ago that nobody holds; 0: there is none."""
         space = group.space()
         for pages in self.index.bundles[group.number].values():
             page = pages[0]
             if space.holders[page] == 0:
-                self.pool.forget(group.number, page, False)
-                return True
-        return False
+                return page
+        return 0
+
+    def give_up_state(self, group: Group) -> bool:
+        """The state used longest ago that nobody holds is kept no more. O(states held)."""
+        page = self.oldest_state(group)
+        if page:
+            self.pool.forget(group.number, page, False)
+        return page > 0
 
     def keep_state(self, group: Group, row: int, pages: tuple[int, ...]) -> None:
         """A copied state stands for the row's last full page, unless there is one. O(parts)."""

@@ -374,9 +374,8 @@ class Steps(StepBlocks):
             self.pool.due[number] = self.pool.need[number]
         if self.pool.is_short(False):
             return
-        for group in self.groups:
-            if group.keeps_state and not self.has_room_for_state(group):
-                return
+        if not self.make_room():
+            return
         for group in self.groups:
             if group.keeps_state:
                 pages = []
