@@ -19,6 +19,7 @@ DIRECTIVES = {
     "language_level": 3,
     "annotation_typing": False,  # the types of C are those of the .pxd files alone
     "infer_types": True,
+    "auto_pickle": False,  # what the core holds is nobody's to copy
     "boundscheck": True,
     "wraparound": False,  # no index is negative
     "initializedcheck": False,

@@ -1,6 +1,7 @@
 """Arguments that used to get through: odd integers, wild policies, impossible sizes, copies."""
 
 import copy
+import gc
 import pickle
 
 import numpy as np
@@ -17,11 +18,18 @@ from octavo import (
     Plan,
     PlanError,
     State,
+    Step,
     UnknownGroup,
     UnknownSequence,
 )
 from octavo.cache.policies import SLRU
 from octavo.testing import freeze
+
+
+@pytest.fixture
+def cache():
+    """Room for three short sequences."""
+    return Cache(Plan.from_pages(20, 4), max_sequences=3)
 
 
 def run(cache, seq, token=1):
@@ -146,3 +154,43 @@ def test_wrong_things_are_named():
         cache.extend(seq, 3).group("window_8")
     with pytest.raises(KeyError):
         Cache(Plan.from_pages(9, 4)).extend(seq)
+
+
+def test_steps_are_not_copied_or_pickled(cache):
+    """What the cache made, what it replaced and what was put together by hand alike."""
+    step = cache.extend(cache.admit([1, 2, 3]), 3)
+
+    for each in (step, step.replace(), Step()):
+        for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                attempt(each)
+
+
+def test_what_an_interrupted_admission_left_is_taken_back(cache, monkeypatch):
+    """A handle that was collected before it had its name leaves nothing behind."""
+
+    def interrupted(handle):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("octavo.cache.cache.ref", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.admit([1, 2, 3])
+    monkeypatch.undo()
+    gc.collect()
+
+    assert 0 == cache.stats().sequences
+    cache.check()
+
+
+@pytest.mark.parametrize("name", ["reuse", "guarantee"])
+def test_flags_are_flags(cache, name):
+    """No array and no text stands for one."""
+    with pytest.raises(PlanError, match=name):
+        cache.admit([1, 2], **{name: np.array([1, 2])})
+    with pytest.raises(LengthError, match="ahead"):
+        cache.extend(cache.admit([1, 2]), 1, ahead=np.array([1, 2]))
+
+
+def test_limits_beyond_all_numbers(cache):
+    """What can never fit is said to be short, whatever the limit."""
+    assert not cache.fits([([1], 10**30)])

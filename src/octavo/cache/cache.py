@@ -37,7 +37,7 @@ from octavo.cache.refusals import commit_error, extend_error, out_of_pages, roll
 from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Repointed, Stats
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.checks import Tokens, check_int, check_tokens
+from octavo.checks import Tokens, check_flag, check_int, check_tokens
 from octavo.core.build import warn_once
 from octavo.core.rows import Refused, Rows
 from octavo.errors import (
@@ -111,10 +111,10 @@ class Cache:
         self.depth = check_int("depth", depth, 1)
         if not isinstance(snapshots, str) or snapshots not in ("branch", "grid"):
             raise PlanError("snapshots", snapshots, "it must be 'branch' or 'grid'")
-        self.plan, self.prefix = plan, prefix
+        self.plan, self.prefix = plan, check_flag("prefix", prefix)
         rollback = min(check_int("rollback", rollback, 0), MOST // 2)  # units are int32
         self._core = core = assemble(
-            plan, policy, self.max_sequences, rollback, publishes=bool(prefix)
+            plan, policy, self.max_sequences, rollback, publishes=self.prefix
         )
         self.max_length = self._longest(plan, max_length)
         limit_snapshots(core, plan, snapshot_bytes)
@@ -204,7 +204,7 @@ class Cache:
             limit = check_int("limit", limit, 1)
             return self._capacity.wish_of(sequence, min(limit, sequence.limit))
         prompt = read_prompt(self._core, item)
-        limit = check_int("limit", limit, prompt.length)
+        limit = min(check_int("limit", limit, prompt.length), MOST)
         return self._capacity.wish_for(*prompt, limit, read_extras(extra))
 
     def need(self, rows: Steppable, counts: Counts = 1, *, ahead: int = 0) -> dict[str, int]:
@@ -298,6 +298,7 @@ class Cache:
         """
         if self._orphans:
             self._reap()
+        reuse, guarantee = check_flag("reuse", reuse), check_flag("guarantee", guarantee)
         core, identity = self._core, read_extras(extra, cross)
         prompt = read_prompt(core, tokens)
         bound = self._capacity.limit(prompt.length, limit, identity, guarantee=guarantee)
@@ -310,8 +311,6 @@ class Cache:
             self._promise(bound, identity, hit)
         sequence = Sequence(self, self._new_name() if id is None else id, identity)
         row = core.begin(*prompt, bound)
-        core.bind(sequence, row)
-        self._named[sequence.id] = ref(sequence)
         if private:
             core.private[row] = 1
         if guarantee:
@@ -321,7 +320,9 @@ class Cache:
             core.cross[row] = identity.cross.length
         if identity.media:
             self._prefixes.hold_tags(row, identity)
-        self._hold(sequence, hit)
+        self._hold(row, identity, hit)
+        core.bind(sequence, row)  # not before: what it names is whole
+        self._named[sequence.id] = ref(sequence)
         sequence.cached = hit.boundary * core.size if hit is not None else 0
         self._prompt_tokens += prompt.length
         self._cached_tokens += sequence.cached
@@ -349,9 +350,9 @@ class Cache:
             pages = self._prefixes.pages(hit, identity)
         self._capacity.check_promise(bound, identity, 0 if hit is None else hit.boundary, pages)
 
-    def _hold(self, sequence: Sequence, hit: Hit | None) -> None:
-        """A sequence that holds nothing stands at a hit's boundary. O(columns)."""
-        core, row, key = self._core, sequence.row, sequence._identity.root
+    def _hold(self, row: int, identity: Identity, hit: Hit | None) -> None:
+        """A row that holds nothing stands at a hit's boundary. O(columns)."""
+        core, key = self._core, identity.root
         boundary = 0 if hit is None else hit.boundary
         core.hold(row, boundary, core.index.enter_root(key) if key else 0, hit is not None)
         if core.states:
@@ -465,10 +466,8 @@ class Cache:
         if len(self._open) >= self.depth:
             held = f"{len(self._open)} steps are open, this cache's depth"
             raise StepError(f"{held}: commit the oldest first")
-        if ahead:
+        if type(ahead) is not int or ahead:
             ahead = min(check_int("ahead", ahead, 0), MOST)
-        elif type(ahead) is not int:
-            check_int("ahead", ahead, 0)
         sequences, chosen = self._choose(rows)
         spread, step = read_counts(counts, len(sequences)), Step(sequences)
         try:
@@ -559,8 +558,8 @@ class Cache:
         if not (self._open and self._open[-1] is step):
             self._check_open(step)
             raise StepError("this is not the newest open step: steps abort newest first")
-        del self._open[-1]
         self._core.abort(step)
+        del self._open[-1]
 
     def learn(self, sequence: Sequence, tokens: Tokens) -> None:
         """Tell a sequence ids that follow what it knows, without a step: a next turn, or a fork's.
@@ -628,7 +627,7 @@ class Cache:
         self._check_closed(self._check(sequence))
         core, row = self._core, sequence.row
         length = check_int("length", length, 0, sequence.length)
-        if exclusive:
+        if check_flag("exclusive", exclusive):
             self._capacity.refuse_shared(sequence, length)
         try:
             reached = core.reach(row, min(sequence.computed, length))
@@ -714,7 +713,7 @@ class Cache:
         if core.promised[row]:
             self._promise(sequence.limit, identity, hit)
         core.preempted[row] = 0
-        self._hold(sequence, hit)
+        self._hold(row, identity, hit)
         return sequence.computed
 
     # -- checks --------------------------------------------------------------------------------
@@ -782,5 +781,7 @@ class Cache:
             self._core.disband(self._disbanded.pop())
         while self._orphans:
             name, row = self._orphans.pop()
-            del self._named[name]
+            handle = self._named.get(name)
+            if handle is not None and handle() is None:
+                del self._named[name]
             self._core.leave(row)

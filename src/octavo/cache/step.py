@@ -5,7 +5,7 @@ live.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,11 @@ class Step(Pass):
         self._values = values
         self._views: dict[str | None, View] = {}
         self._origin: Step | None = None  # of which this is a copy
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Step is its cache's: it cannot be copied or pickled; `replace` makes one"
+        )
 
     def replace(self, **changes: Any) -> "Step":
         """A step by hand with the arrays of this one but for ``changes``; open while this is. O(T).

@@ -138,7 +138,8 @@ def lifetime_of(kind: LayerKind) -> Lifetime:
     if isinstance(kind, Cross):
         return Lifetime("cross")
     if isinstance(kind, Attention) and kind.window is not None:
-        return Window(window=kind.window, sink_tokens=kind.sink_tokens)
+        window = check_int("window", kind.window, 1)
+        return Window(window=window, sink_tokens=check_int("sink_tokens", kind.sink_tokens, 0))
     if isinstance(kind, Attention) and kind.chunk is not None:
         return Chunked(chunk=check_int("chunk", kind.chunk, 1))
     return Lifetime()
