@@ -1,14 +1,15 @@
 """One scheduler: the engine and the simulator make the same steps of the same requests."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from octavo import Cache, OutOfPages, Plan
+from octavo import Cache, CapacityError, NeverFits, OutOfPages, Plan
 from octavo.engine import Engine, SamplingParams
+from octavo.errors import LengthError
 from octavo.scheduling import Scheduler
 from octavo.simulation import Setting, TimeModel, Trace, TraceRequest, serve
 
@@ -196,3 +197,41 @@ def test_chunks_shrink_where_a_window_alone_fills_the_pool():
     scheduler.add(request)
 
     assert [request] == _drive(scheduler)
+
+
+def test_prompts_as_lists():
+    """A prompt may be a list of ids, waiting or preempted."""
+    scheduler = Scheduler(Cache(Plan.from_pages(9, PAGE)), 16)
+    requests = [Prompt(5 + 3 * n, 32, 100 * n) for n in range(4)]
+    for request in requests:
+        request.prompt = request.prompt.tolist()
+        scheduler.add(request)
+
+    assert requests == _drive(scheduler)
+    assert scheduler.cache.stats().preemptions > 0
+
+
+def test_what_can_never_run_is_refused_when_it_is_added():
+    """It would block all behind it."""
+
+    @dataclass
+    class Equal:
+        prompt: list[int]
+        limit: int
+        sequence: None = None
+
+    scheduler = Scheduler(Cache(Plan.from_pages(9, PAGE), max_length=30), 16)
+    with pytest.raises(TypeError, match="eq=False"):
+        scheduler.add(Equal([1], 2))
+    with pytest.raises(LengthError, match=r"len\(request.prompt\) is 0"):
+        scheduler.add(Prompt(0, 4))
+    with pytest.raises(LengthError, match=r"request.limit is 4"):
+        scheduler.add(Prompt(5, 4))
+    with pytest.raises(NeverFits, match="need 9 pages but the whole pool has 8"):
+        scheduler.add(Prompt(5, 33))
+    with pytest.raises(CapacityError, match="request.limit is 31, at most 30"):
+        scheduler.add(Prompt(5, 31))
+
+    assert not scheduler
+    scheduler.add(last := Prompt(5, 30))
+    assert [last] == _drive(scheduler)

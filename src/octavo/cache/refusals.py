@@ -43,6 +43,8 @@ def extend_error(
         return CapacityError("length", refused.value, sequence.limit, limit)
     if refused.why == why.AHEAD:
         words = f"sequence {sequence.id!r} knows {sequence.length} tokens"
+        if sequence.scheduled:
+            words += f", and {sequence.scheduled} of them are scheduled already"
         return LengthError("count", refused.value, 0, refused.bound, words)
     if refused.why == why.DRAFTS:
         name = core.names[[group.keeps_state for group in core.groups].index(True)]

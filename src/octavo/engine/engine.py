@@ -23,7 +23,6 @@ from octavo.engine.sampling import Sampler, SamplingParams, sample_rows
 from octavo.errors import (
     CapacityError,
     LengthError,
-    NeverFits,
     PlanError,
     SamplingError,
     StepError,
@@ -289,18 +288,13 @@ class Engine:
 
     def _check_limit(self, prompt: int, max_tokens: int) -> int:
         """Most tokens of a request: what it asks for, within the model's context."""
-        plan, spec, wanted = self.cache.plan, self.cache.plan.spec, prompt + max_tokens
+        spec, wanted = self.cache.plan.spec, prompt + max_tokens
         limit = wanted
         if spec is not None and spec.max_length is not None:
             limit = min(wanted, spec.max_length)
         if limit <= prompt and max_tokens:
             why = "the model's context must hold the prompt and one token"
             raise CapacityError("len(tokens)", prompt, limit - 1, why)
-        if plan.pages(limit) > plan.usable_pages:
-            need, total = plan.pages(limit), plan.usable_pages
-            raise NeverFits(need, total, dict.fromkeys(plan.groups, need - total))
-        if limit > self.cache.max_length:
-            raise CapacityError("limit", limit, self.cache.max_length, "max_length of the plan")
         return limit
 
     def _compute(self, turn: Turn[Request]) -> tuple[list[Request], list[int | Exception]]:

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from octavo.cache.cache import Cache
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.checks import Ints, check_int
-from octavo.errors import OutOfPages
+from octavo.checks import Tokens, check_int
+from octavo.errors import CapacityError, NeverFits, OutOfPages
 
 
 class Schedulable(Protocol):
     """What the scheduler sees of a request; it is hashed by identity.
 
     Attributes:
-        prompt: int32 token ids, read while it waits.
+        prompt: token ids, a list or an int32 array, read while it waits.
         limit: most tokens, prompt and answer together; an empty pool must hold as many.
         sequence: set by the scheduler: its handle in the cache; None before and after.
     """
@@ -35,8 +35,8 @@ class Schedulable(Protocol):
     sequence: Sequence | None
 
     @property
-    def prompt(self) -> Ints:
-        """int32 token ids, at least one."""
+    def prompt(self) -> Tokens:
+        """Token ids, at least one."""
         ...
 
     @property
@@ -103,7 +103,27 @@ class Scheduler(Generic[R]):
         return request in self.running or request in self.waiting
 
     def add(self, request: R) -> None:
-        """Queue a request. O(1)."""
+        """Queue a request. O(groups).
+
+        Raises:
+            TypeError: it cannot be hashed.
+            LengthError: its prompt is empty, or its limit is below the prompt.
+            CapacityError: its limit is beyond the cache's ``max_length``.
+            NeverFits: its limit needs more pages than the pool has.
+        """
+        try:
+            hash(request)
+        except TypeError as error:
+            right = "a request must be hashable, as a dataclass with eq=False is"
+            raise TypeError(f"request {request!r} is not: {right}") from error
+        check_int("len(request.prompt)", len(request.prompt), 1)
+        limit = check_int("request.limit", request.limit, len(request.prompt))
+        plan, most = self.cache.plan, self.cache.max_length
+        if (need := plan.pages(limit)) > plan.usable_pages:
+            short = dict.fromkeys(plan.groups, need - plan.usable_pages)
+            raise NeverFits(need, plan.usable_pages, short)
+        if limit > most:
+            raise CapacityError("request.limit", limit, most, "max_length of the cache")
         self.waiting.append(request)
 
     def remove(self, request: R) -> None:
@@ -128,6 +148,7 @@ class Scheduler(Generic[R]):
             None only where nothing waits and nothing runs.
 
         Raises:
+            TokenError: an entry of a prompt is no token id; the request waits until it is removed.
             OutOfPages: sequences that are not this scheduler's hold the pages; nothing is lost.
             CapacityError: they hold all rows.
 
@@ -179,7 +200,7 @@ class Scheduler(Generic[R]):
         """
         known, length = request.sequence or request.prompt, request.limit
         if self._preemption:
-            size = known.length if isinstance(known, Sequence) else known.size
+            size = known.length if isinstance(known, Sequence) else len(known)
             length = min(size + 1, length)
         fit = self.cache.fits([*wants, (known, length)])
         if not fit and not self.running:
