@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Items
 from math import inf, isfinite
 from numbers import Real
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,13 @@ MAX_TOKEN = 2**31 - 1
 
 _RANGES = {"float64": (0.0, inf), "float32": (2.0**-149, (2 - 2.0**-23) * 2.0**127)}
 """Smallest and largest number beside 0 that a type holds."""
+
+
+def has_entries(value: object) -> TypeGuard[Iterable[Any]]:
+    """Whether ``list(value)`` gives its entries; arrays and tensors of no axis have none. O(1)."""
+    if isinstance(value, memoryview):  # which lists no more than one axis
+        return value.ndim == 1
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None, why: str = "") -> int:
@@ -128,7 +135,7 @@ def check_tokens(tokens: Tokens) -> Ints:
 
 
 def _from_items(tokens: Items[int]) -> NDArray[Any]:
-    if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
+    if isinstance(tokens, (str, bytes)) or not has_entries(tokens):
         raise TokenError(0, tokens)
     items = list(tokens)
     if set(map(type, items)) - {int}:

@@ -15,6 +15,7 @@ from octavo import (
     LengthError,
     Media,
     NeverFits,
+    OctavoError,
     Plan,
     PlanError,
     State,
@@ -194,3 +195,41 @@ def test_flags_are_flags(cache, name):
 def test_limits_beyond_all_numbers(cache):
     """What can never fit is said to be short, whatever the limit."""
     assert not cache.fits([([1], 10**30)])
+
+
+class Scalar:
+    """Iterable to isinstance, and without entries, as a tensor of no axis is."""
+
+    ndim = 0
+
+    def __iter__(self):
+        raise TypeError("iteration over a 0-d tensor")
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.array(3), Scalar(), memoryview(np.zeros((2, 2), np.int32))], ids=type
+)
+def test_scalars_and_planes_are_no_lists(cache, wrong):
+    """They pass for iterables and are not: refused by name wherever a list is read."""
+    seq = cache.admit([1, 2, 3])
+    step = cache.extend(seq, 3)
+    before = freeze(cache)
+    for call in (
+        lambda: cache.admit(wrong),
+        lambda: cache.admit([1], extra=wrong),
+        lambda: cache.peek(wrong),
+        lambda: cache.learn(seq, wrong),
+        lambda: cache.batch(wrong),
+        lambda: cache.fits(wrong),
+        lambda: cache.fits([(wrong, 3)]),
+        lambda: cache.need(wrong),
+        lambda: cache.commit(step, wrong),
+        lambda: cache.commit(step, kept=wrong),
+    ):
+        with pytest.raises(OctavoError):
+            call()
+    assert freeze(cache) == before
+    cache.commit(step, [4])
+    with pytest.raises(OctavoError):
+        cache.extend(wrong)
+    cache.check()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.step import Step
-from octavo.checks import Ints, Tokens, check_int, check_tokens
+from octavo.checks import Ints, Tokens, check_int, check_tokens, has_entries
 from octavo.core.arena import view
 from octavo.core.commits import Core
 from octavo.core.rows import Refused
@@ -82,7 +82,7 @@ def read_counts(counts: Counts, rows: int) -> Spread:
 
 def _check_counts(counts: Counts, rows: int) -> NDArray[Any]:
     """`read_counts` one by one."""
-    if isinstance(counts, Iterable):
+    if has_entries(counts):
         items = counts.tolist() if isinstance(counts, np.ndarray) else list(counts)
     else:
         items = [counts] * rows
@@ -151,7 +151,7 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
 def _read_each(tokens: Any, step: Step) -> News:
     """`read_learned` one by one, which finds what is wrong."""
     rows = step.count
-    if not isinstance(tokens, Iterable) or getattr(tokens, "ndim", 1) == 0:
+    if not has_entries(tokens):
         raise LengthError("tokens", tokens, None, None, "one entry a row of the step")
     items = list(tokens)
     if len(items) != rows:
@@ -201,7 +201,7 @@ def read_kept(kept: Counts | None, step: Step) -> Any:
     """
     if kept is None:
         return None
-    if not isinstance(kept, Iterable):
+    if not has_entries(kept):
         raise LengthError("kept", kept, None, None, "one entry a row of the step")
     items = kept if isinstance(kept, np.ndarray) else list(kept)
     plain = _int32(items, step.count)

@@ -37,7 +37,7 @@ from octavo.cache.refusals import commit_error, extend_error, out_of_pages, roll
 from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Repointed, Stats
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.checks import Tokens, check_flag, check_int, check_tokens
+from octavo.checks import Tokens, check_flag, check_int, check_tokens, has_entries
 from octavo.core.build import warn_once
 from octavo.core.rows import Refused, Rows
 from octavo.errors import (
@@ -187,7 +187,7 @@ class Cache:
         Cost: O(requests + prompt tokens).
         """
         self._reap()
-        if not isinstance(requests, Iterable):
+        if not has_entries(requests):
             raise LengthError("requests", requests, None, None, "a list of (what, limit)")
         listed = list(requests)
         wishes = [self._wish(request) for request in listed]
@@ -430,7 +430,7 @@ class Cache:
         Raises:
             UnknownSequence, StaleSequence, DuplicateSequence: a sequence cannot be a row.
         """
-        if not isinstance(sequences, Iterable):
+        if not has_entries(sequences):
             raise UnknownSequence(sequences, "is no list of sequences")
         listed = list(sequences)
         self._reap()
@@ -485,7 +485,7 @@ class Cache:
             if rows._cache is not self:
                 raise UnknownSequence(rows, "is a batch of another cache")
             sequences, chosen = rows._snapshot(), rows._rows
-        elif isinstance(rows, Iterable | Sequence):
+        elif isinstance(rows, Sequence) or has_entries(rows):
             sequences = (rows,) if isinstance(rows, Sequence) else tuple(rows)
             chosen = self._select(sequences)
         else:

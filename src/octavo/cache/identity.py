@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from octavo.checks import check_int
+from octavo.checks import check_int, has_entries
 from octavo.errors import IdentityError
 
 MediaKey = tuple[tuple[str | bytes | None, int, int], ...]
@@ -153,7 +153,7 @@ def read_extras(
 
 
 def _listed(extras: object) -> list[Extra]:
-    if not isinstance(extras, Iterable):
+    if not has_entries(extras):
         raise IdentityError("extra", extras, "it must be a list of Salt, Adapter and Media")
     return list(extras)
 
