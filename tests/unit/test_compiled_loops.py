@@ -52,7 +52,7 @@ HOT: dict[str, list[str]] = {
         "Group.slide",
     ],
     "index": ["PrefixIndex.same", "PrefixIndex.new", "PrefixIndex.add", "PrefixIndex.hash"],
-    "moves": ["Moves.cut", "Moves.settle"],
+    "moves": ["Moves.cut", "Moves.end_of_cut", "Moves.settle"],
     "pages": [
         "PagePool.take",
         "PagePool.choose",

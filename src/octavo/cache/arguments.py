@@ -82,13 +82,13 @@ def read_counts(counts: Counts, rows: int) -> Spread:
 
 def _check_counts(counts: Counts, rows: int) -> NDArray[Any]:
     """`read_counts` one by one."""
-    if has_entries(counts):
-        items = counts.tolist() if isinstance(counts, np.ndarray) else list(counts)
+    if isinstance(counts, Iterable):
+        plain = counts.tolist() if isinstance(counts, np.ndarray) else counts
+        items = list(plain) if has_entries(counts) else []
     else:
         items = [counts] * rows
-    if not isinstance(items, list) or len(items) != rows:
-        size = len(items) if isinstance(items, list) else 0
-        raise LengthError("len(counts)", size, rows, rows, "one count a row")
+    if len(items) != rows:
+        raise LengthError("len(counts)", len(items), rows, rows, "one count a row")
     checked = [check_int("count", item, 0) for item in items]
     if not any(checked):
         raise LengthError("sum(counts)", 0, 1, None, "at least one row must take part in a step")
@@ -201,7 +201,7 @@ def read_kept(kept: Counts | None, step: Step) -> Any:
     """
     if kept is None:
         return None
-    if not has_entries(kept):
+    if not isinstance(kept, np.ndarray) and not has_entries(kept):
         raise LengthError("kept", kept, None, None, "one entry a row of the step")
     items = kept if isinstance(kept, np.ndarray) else list(kept)
     plain = _int32(items, step.count)

@@ -135,13 +135,13 @@ class Core(Steps):
         if end < context:
             if self.moving[row] > 1:
                 raise Refused(LATER, place, end)
-            self.reach(row, end)
+            self.end_of_cut(row, end)
 
     def keep(self, place: int, row: int, end: int, context: int) -> None:
         """Positions up to ``end`` are computed, those of the step beyond are given back."""
         later = self.moving[row] > 0
         if self.states and end < self.floor[row] and not later:
-            self.settle(row, self.reach(row, end))
+            self.settle(row, self.end_of_cut(row, end))
         else:
             before = self.span(row, self.computed[row])
             self.computed[row] = end
@@ -198,7 +198,7 @@ class Core(Steps):
                     self.moving[row] -= 1
                     self.waiting[row] -= block[first + 5 * n + i]
                     if past == self.computed[row]:
-                        self.settle(row, self.reach(row, past))
+                        self.settle(row, self.end_of_cut(row, past))
                     else:
                         self.cut(row, past)
         for group in self.groups if self.crosses else ():

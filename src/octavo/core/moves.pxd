@@ -5,8 +5,9 @@ from octavo.core.prefixes cimport SharedPrefixes
 from octavo.core.rows cimport Handle, Rows
 
 cdef class Moves(SharedPrefixes):
-    @cython.locals(number=int)
     cpdef int reach(self, int row, int computed) except -1
+    @cython.locals(number=int)
+    cdef int end_of_cut(self, int row, int computed) except -1
     @cython.locals(group=Group, first=int)
     cdef int first_lost(self, int row, int computed) except -2
     @cython.locals(span=int, columns=int, node=int)

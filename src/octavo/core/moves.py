@@ -13,6 +13,10 @@ class Moves(SharedPrefixes):
     """The rows of one cache, and how they go back, end and fork."""
 
     def reach(self, row: int, computed: int) -> int:
+        """`end_of_cut` for callers from Python; within a loop this would look for overrides."""
+        return self.end_of_cut(row, computed)
+
+    def end_of_cut(self, row: int, computed: int) -> int:
         """Where a cut to ``computed`` positions comes to, given what windows and states keep.
 
         Raises:
