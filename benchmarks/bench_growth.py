@@ -74,7 +74,7 @@ class Decoders(Octavo):
 
     def _read(self, step: Step) -> None:
         """Slots, and the table's changes: copying a whole table costs what the table holds."""
-        self.read = step.group().slots, step.delta, step.context, step.positions
+        self.read = step.slots(), step.delta, step.context, step.positions
 
     def _come_and_go(self, tokens: int) -> None:
         if tokens:
