@@ -88,7 +88,7 @@ def warn_once(reason: str | None) -> None:
     """
     if reason is not None and not pure():
         warnings.warn(
-            f"octavo's core runs as Python source, 2 to 50 times slower than compiled: {reason}. "
+            f"octavo's core runs as Python source, 2 to 80 times slower than compiled: {reason}. "
             "Install octavo again where a C compiler is (pip install -v shows what it says), or "
             "set OCTAVO_PURE=1 to run the source without this warning",
             RuntimeWarning,

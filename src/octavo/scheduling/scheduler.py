@@ -24,7 +24,7 @@ from octavo.errors import CapacityError, NeverFits, OutOfPages
 
 
 class Schedulable(Protocol):
-    """What the scheduler sees of a request; it is hashed by identity.
+    """What the scheduler sees of a request; it must be hashable, and equal to no other.
 
     Attributes:
         prompt: token ids, a list or an int32 array, read while it waits.
