@@ -1,6 +1,6 @@
 """Arguments checked: each is returned as the type it must have, or refused by name and value.
 
-Knows numbers, names and token ids; nothing of models, pages or tensors.
+Knows numbers, names, token ids and arrays of numbers; nothing of models, pages or tensors.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,6 +21,7 @@ MAX_TOKEN = 2**31 - 1
 
 _RANGES = {"float64": (0.0, inf), "float32": (2.0**-149, (2 - 2.0**-23) * 2.0**127)}
 """Smallest and largest number beside 0 that a type holds."""
+_BEYOND_NUMPY = ("bfloat16", "float8_e4m3fn")
 
 
 def has_entries(value: object) -> TypeGuard[Iterable[Any]]:
@@ -112,6 +113,37 @@ def check_choice(name: str, value: object, known: Collection[str]) -> str:
     if not isinstance(value, str) or value not in known:
         raise PlanError(name, value, f"one of {', '.join(known)}")
     return value
+
+
+def as_reals(name: str, value: Any, *, finite: bool = False) -> NDArray[Any]:
+    """``value`` as an array: itself if it is one, a view of or a copy of what else holds numbers.
+
+    Args:
+        name: what the array is called in an error.
+        value: an array, a number, nested lists of them, or an array of another library on the CPU.
+        finite: whether NaN and infinities are refused.
+
+    Raises:
+        PlanError: no array of integers or floats, a masked one, or not finite.
+
+    Cost: O(1) for arrays; O(elements) for lists, and to look for what is not finite.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise PlanError(name, type(value).__name__, "it must be an array of numbers") from None
+    if isinstance(value, np.ma.MaskedArray) or not is_real(array):
+        said = f"{type(value).__name__} of {array.dtype.name}"
+        raise PlanError(name, said, "it must be a plain array of integers or floats")
+    if finite and not np.isfinite(array).all():
+        at = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
+        raise PlanError(f"{name}{list(at) or ''}", float(array[at]), "it must be finite")
+    return array
+
+
+def is_real(array: NDArray[Any]) -> bool:
+    """Whether the elements are integers or floats, those of machine learning among them. O(1)."""
+    return array.dtype.kind in "fiu" or array.dtype.name in _BEYOND_NUMPY
 
 
 def check_tokens(tokens: Tokens) -> Ints:

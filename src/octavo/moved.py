@@ -19,6 +19,7 @@ else:
 
 MOVED = {
     "octavo.attention.active": "octavo.active_prefix.cache",
+    "octavo.attention.arrays": "octavo.checks",
     "octavo.attention.cpu": "octavo.attention.kernels.cpu",
     "octavo.attention.flash_attn": "octavo.attention.kernels.flash_attn",
     "octavo.attention.flashinfer": "octavo.attention.kernels.flashinfer",
@@ -28,6 +29,7 @@ MOVED = {
     "octavo.attention.operands": "octavo.integrations.onnx.op.operands",
     "octavo.attention.operator": "octavo.integrations.onnx.op.operator",
     "octavo.attention.oracle": "octavo.attention.kernels.oracle",
+    "octavo.attention.quantised": "octavo.attention.stored",
     "octavo.attention.torch": "octavo.attention.kernels.torch",
     "octavo.attention.triton": "octavo.attention.kernels.triton",
     "octavo.configs": "octavo.model.configs",
@@ -41,6 +43,8 @@ MOVED = {
     "octavo.policies": "octavo.cache.policies",
     "octavo.sequences": "octavo.cache.sequence",
     "octavo.spec": "octavo.model.spec",
+    "octavo.storage.latents": "octavo.storage.keyvalues",
+    "octavo.storage.quantisation": "octavo.storage.numbers",
     "octavo.table": "octavo.cache.step",
 }
 """Old path to new, what lies below them included; importing an old one warns."""

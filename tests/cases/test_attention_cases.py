@@ -13,8 +13,7 @@ import octavo.attention.kernels.torch as torch_backend
 from octavo import Attention, Cache, ModelSpec, Plan
 from octavo.attention import backends
 from octavo.attention.kernels.oracle import paged_attention, visible
-from octavo.attention.quantised import decode, encode
-from octavo.attention.stored import StoredPages
+from octavo.attention.stored import StoredPages, decode, encode
 from octavo.errors import PlanError
 from octavo.integrations.onnx.op.operands import Inputs
 from octavo.integrations.onnx.op.operator import paged_attention_op

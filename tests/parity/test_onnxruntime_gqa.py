@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from octavo.attention.quantised import encode
+from octavo.attention.stored import encode
 from octavo.errors import LengthError
 from octavo.integrations.onnx.op.operands import Inputs
 from octavo.integrations.onnx.op.operator import paged_attention_op

@@ -8,9 +8,9 @@ import torch
 
 from octavo import Attention, Cache, LengthError, OctavoError, Plan, PlanError
 from octavo.attention import Attended, Parameters, backend, backends
-from octavo.attention.arrays import as_reals
 from octavo.attention.kernels.oracle import merge, paged_attention
 from octavo.cache.step import StateView
+from octavo.checks import as_reals
 from octavo.errors import StepError
 from octavo.index.rows import StepRows
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from octavo.attention.kernels.oracle import paged_attention
-from octavo.attention.quantised import decode, encode
+from octavo.attention.stored import decode, encode
 from octavo.errors import LengthError, OctavoError, PlanError
 from octavo.index import LatentGeometry
 from octavo.integrations.onnx.op.operands import Inputs

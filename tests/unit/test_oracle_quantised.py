@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from octavo.attention.kernels.oracle import paged_attention
-from octavo.attention.quantised import decode, encode
-from octavo.attention.stored import StoredPages
+from octavo.attention.stored import StoredPages, decode, encode
 
 KINDS = ["int8", "fp8", "int4"]
 

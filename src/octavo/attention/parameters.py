@@ -8,8 +8,14 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from octavo.attention.arrays import as_reals
-from octavo.checks import check_choice, check_flag, check_int, check_number, check_positive
+from octavo.checks import (
+    as_reals,
+    check_choice,
+    check_flag,
+    check_int,
+    check_number,
+    check_positive,
+)
 from octavo.errors import PlanError
 
 KV_DTYPES = ("int8", "fp8", "int4")

@@ -1,14 +1,26 @@
-"""Keys and values of one layer: written by slot, gathered by page, quantised where planned so."""
+"""What a layer keeps of each token: keys and values, latent rows, an indexer's keys.
+
+Written by slot, gathered by page, quantised where planned so. Knows one layer in one group.
+"""
 
 from typing import NamedTuple
 
 import torch
 
-from octavo.checks import check_int
 from octavo.errors import PlanError
-from octavo.planner.components import Order, Scales
+from octavo.planner.components import LATENT_TILE, Order, Scales
 from octavo.storage.fields import ComponentField, WriteIndex
-from octavo.storage.quantisation import decode, encode, find_scales
+from octavo.storage.numbers import (
+    check_floats,
+    check_shape,
+    decode,
+    decode_tiles,
+    encode,
+    encode_tiles,
+    find_scales,
+)
+
+Parts = list[tuple[ComponentField, torch.Tensor]]
 
 
 class LayerView(NamedTuple):
@@ -159,32 +171,54 @@ class KeyValues:
         return self._key.take(pages, start, stop), self._value.take(pages, start, stop)
 
 
-def check_floats(
-    name: str, new: object, dtype: torch.dtype | None, device: torch.device
-) -> torch.Tensor:
-    """Whether ``new`` is a tensor of this type, or of any float type, on this device. O(1).
+class LatentRows:
+    """One row a token: a latent with its position part, or an indexer's key.
 
-    Raises:
-        PlanError: it is not.
+    In 8 bits each `octavo.planner.components.LATENT_TILE` elements have a scale; the position part
+    is kept in bf16.
+
+    Args:
+        name: ``latent`` or ``indexer``.
+        fields: the layer's fields by component.
     """
-    if not isinstance(new, torch.Tensor):
-        found = str(getattr(new, "dtype", type(new).__name__))
-        raise PlanError(f"dtype of {name}", found, "a torch tensor is stored")
-    if dtype is None and not (new.is_floating_point() and new.itemsize > 1):
-        raise PlanError(f"dtype of {name}", str(new.dtype), "floats of 16 bits or more are stored")
-    if dtype not in (None, new.dtype):
-        raise PlanError(f"dtype of {name}", str(new.dtype), f"the plan's is {dtype}")
-    if new.device != device:
-        raise PlanError(f"device of {name}", str(new.device), f"the storage is on {device}")
-    return new
 
+    def __init__(self, name: str, fields: dict[str, ComponentField]) -> None:
+        self._name, self._field = name, fields[name]
+        self._scale = fields.get(f"{name}_scale")
+        self._rope = fields.get("rope") if name == "latent" else None
+        self._dtype, self.group = self._field.plan.dtype, self._field.plan.group
+        self._own = self._field.view.shape[-1]
+        self.width = self._own + (0 if self._rope is None else self._rope.view.shape[-1])
 
-def check_shape(name: str, new: torch.Tensor, shape: tuple[int, ...], why: str) -> None:
-    """Whether ``new`` has this shape. O(axes).
+    def check(self, new: torch.Tensor, tokens: int) -> None:
+        """Whether ``new`` is [tokens, width] of a type that is stored here. O(1)."""
+        view = self._field.view
+        check_floats(self._name, new, view.dtype if self._scale is None else None, view.device)
+        check_shape(self._name, new, (tokens, self.width), "slots, width")
 
-    Raises:
-        LengthError: the first axis that differs.
-    """
-    check_int(f"axes of {name}", new.ndim, len(shape), len(shape), why)
-    for axis, (has, wanted) in enumerate(zip(new.shape, shape, strict=True)):
-        check_int(f"axis {axis} of {name}", has, wanted, wanted, why)
+    def write(self, new: torch.Tensor, index: WriteIndex) -> None:
+        """See `Storage.write_latent`."""
+        self.check(new, index.tokens)
+        for field, rows in self._encoded(index.select(new)):
+            field.put(index, rows)
+
+    def _encoded(self, new: torch.Tensor) -> Parts:
+        if self._scale is None:
+            return [(self._field, new)]
+        own = new[:, : self._own]
+        stored, scales = encode_tiles(self._name, own, self._dtype, LATENT_TILE)
+        found = [(self._field, stored), (self._scale, scales)]
+        if self._rope is not None:
+            found.append((self._rope, new[:, self._own :].to(self._rope.view.dtype)))
+        return found
+
+    def gather(self, pages: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """See `Storage.gather_latent`."""
+        stored = self._field.take(pages)[start:stop]
+        if self._scale is None:
+            return stored
+        scales = self._scale.take(pages)[start:stop]
+        found = decode_tiles(stored, self._dtype, scales, LATENT_TILE)
+        if self._rope is None:
+            return found
+        return torch.cat((found, self._rope.take(pages)[start:stop].float()), -1)

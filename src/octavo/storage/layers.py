@@ -14,8 +14,8 @@ from octavo.errors import LengthError, PlanError
 from octavo.planner.plan import Plan
 from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
 from octavo.storage.fields import ComponentField, WriteIndex
-from octavo.storage.keyvalues import KeyValues, LayerView, check_floats, check_shape
-from octavo.storage.latents import LatentRows
+from octavo.storage.keyvalues import KeyValues, LatentRows, LayerView
+from octavo.storage.numbers import check_floats, check_shape
 
 Slots = WriteIndex | Ints
 

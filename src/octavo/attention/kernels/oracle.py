@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from octavo.attention import registry
-from octavo.attention.arrays import as_reals
 from octavo.attention.base import Attended, LayerCall, PreparedStep
 from octavo.attention.parameters import Keywords
 from octavo.attention.stored import Floats, StoredPages
 from octavo.cache.step import Step
+from octavo.checks import as_reals
 from octavo.errors import LengthError, PlanError
 
 
@@ -140,7 +140,7 @@ def paged_attention(
         dtype: what is computed in: float64 or float32.
         keywords: those of `octavo.attention.Parameters`, and ``group``, the one that has the page
             table; None: the first token group. Quantised caches are stored as
-            `octavo.attention.quantised` says.
+            `octavo.attention.stored` says.
 
     Returns:
         ``dtype``[T, H, v_dim], or Attended.

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention.quantised import encode
+from octavo.attention.stored import encode
 from octavo.model.dtypes import dtype as dtype_of
 from octavo.testing.conformance.cases import Case
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.attention.arrays import as_reals
-from octavo.checks import check_choice, check_int, check_number, check_positive
+from octavo.checks import as_reals, check_choice, check_int, check_number, check_positive
 from octavo.errors import LengthError, PlanError
 from octavo.index import LatentGeometry
 
@@ -136,7 +135,7 @@ class Extents(NamedTuple):
         pages: pages of the cache.
         page_size: tokens a page holds.
         packed: whether ``query`` holds keys and values too.
-        kv_dtype: how the caches are quantised, as `octavo.attention.quantised` calls it; or None.
+        kv_dtype: how the caches are quantised, as `octavo.attention.stored` calls it; or None.
     """
 
     tokens: int

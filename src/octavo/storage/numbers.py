@@ -1,4 +1,4 @@
-"""Numbers as 8 or 4 bits with a scale: value = stored x scale.
+"""Numbers that are to be stored: checked, and as 8 or 4 bits with a scale: value = stored x scale.
 
 A scale is the largest magnitude of what it covers over the largest number that is stored, so each
 row is quantised by itself and no earlier one is ever touched. Knows no pages.
@@ -7,12 +7,44 @@ row is quantised by itself and no earlier one is ever touched. Knows no pages.
 import torch
 from torch.nn.functional import pad
 
+from octavo.checks import check_int
 from octavo.errors import PlanError
 from octavo.model.dtypes import DType
 
 LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0, "fp8_e5m2": 57344.0}
 """Largest number stored of each type; integers use the same range on both sides of zero."""
 _SMALLEST = torch.finfo(torch.float32).tiny  # of a scale: zeros have one too, and none is 0
+
+
+def check_floats(
+    name: str, new: object, dtype: torch.dtype | None, device: torch.device
+) -> torch.Tensor:
+    """Whether ``new`` is a tensor of this type, or of any float type, on this device. O(1).
+
+    Raises:
+        PlanError: it is not.
+    """
+    if not isinstance(new, torch.Tensor):
+        found = str(getattr(new, "dtype", type(new).__name__))
+        raise PlanError(f"dtype of {name}", found, "a torch tensor is stored")
+    if dtype is None and not (new.is_floating_point() and new.itemsize > 1):
+        raise PlanError(f"dtype of {name}", str(new.dtype), "floats of 16 bits or more are stored")
+    if dtype not in (None, new.dtype):
+        raise PlanError(f"dtype of {name}", str(new.dtype), f"the plan's is {dtype}")
+    if new.device != device:
+        raise PlanError(f"device of {name}", str(new.device), f"the storage is on {device}")
+    return new
+
+
+def check_shape(name: str, new: torch.Tensor, shape: tuple[int, ...], why: str) -> None:
+    """Whether ``new`` has this shape. O(axes).
+
+    Raises:
+        LengthError: the first axis that differs.
+    """
+    check_int(f"axes of {name}", new.ndim, len(shape), len(shape), why)
+    for axis, (has, wanted) in enumerate(zip(new.shape, shape, strict=True)):
+        check_int(f"axis {axis} of {name}", has, wanted, wanted, why)
 
 
 def find_scales(name: str, values: torch.Tensor, dtype: DType, axes: int = 1) -> torch.Tensor:
