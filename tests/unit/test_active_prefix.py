@@ -5,40 +5,10 @@ import sys
 
 import pytest
 import torch
+from active_prefixes import DIM, KV_HEADS, LAYERS, cache, fill, frozen, held
 
 import octavo
 from octavo.active_prefix import prefix as onepass
-
-LAYERS, KV_HEADS, DIM = 2, 2, 4
-
-
-def cache(capacity=8, **options):
-    """A small cache."""
-    sizes = {"layers": LAYERS, "kv_heads": KV_HEADS, "head_dim": DIM}
-    return octavo.ActivePrefixCache(**sizes, capacity=capacity, **options)
-
-
-def fill(kept, counts, start=1.0):
-    """One pass whose keys count up from ``start`` and whose values are their negatives."""
-    prefix = kept.begin(counts)
-    for layer in range(LAYERS):
-        shape = (kept.batch, KV_HEADS, prefix.positions.shape[1], DIM)
-        key = start + 100 * layer + torch.arange(shape[2]).view(1, 1, -1, 1).expand(shape)
-        prefix.update(layer, key, -key)
-    return prefix
-
-
-def held(kept, layer=0, row=0):
-    """The first element of the key at each position a row holds."""
-    alone = cache(kept.capacity)
-    alone.copy_prefix(kept, row=row)
-    return alone.begin_at([0], alone.kv_len).keys[layer][0, 0, :, 0].tolist()
-
-
-def frozen(kept):
-    """All that a cache is, as one value."""
-    tensors = [tensor.tolist() for tensor in (*kept._keys, *kept._values)]
-    return kept.lengths, kept.nbytes, tensors
 
 
 def test_import_stays_light():
@@ -151,7 +121,8 @@ def test_named_positions_overwrite_and_cut():
     fill(kept, 6)
     prefix = kept.begin_at([1, 2], 4)
     new = torch.full((1, KV_HEADS, 2, DIM), 9.0)
-    prefix.update(0, new, new)
+    for layer in range(LAYERS):
+        prefix.update(layer, new, new)
 
     assert (4,) == kept.lengths
     assert [1.0, 9.0, 9.0, 4.0] == held(kept)
@@ -391,7 +362,7 @@ def test_memory_follows_use():
     kept = cache(32_768)
     sizes = [kept.nbytes]
     for count in (256, 1, 1_000):
-        kept.begin(count)
+        fill(kept, count)
         sizes.append(kept.nbytes)
     kept.truncate(300)
     sizes.append(kept.nbytes)

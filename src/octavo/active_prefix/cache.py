@@ -5,7 +5,8 @@ attention the positions that exist: K, V and mask are cut before the heads of a 
 so a step costs what its prefix costs, whatever the capacity. Storage grows and shrinks with the
 prefix, in whole grains of positions.
 
-Law: every position at or beyond a row's length holds zeros, so what a mask hides is finite.
+Law: every position at or beyond a row's length holds zeros, so what a mask hides is finite. The
+positions of a pass count when every layer has attended.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ import torch
 
 from octavo.active_prefix.prefix import Prefix, slots, visible
 from octavo.checks import check_int
-from octavo.errors import CapacityError, LengthError, PlanError
+from octavo.errors import CapacityError, LengthError, PlanError, StepError
 
 GRAIN = 256  # positions by which storage grows at least: one copy of the prefix in as many steps
 
@@ -68,13 +69,13 @@ class ActivePrefixCache:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Positions each row holds."""
-        return tuple(self._lengths)
+        """Positions each row holds; those of a pass from when every layer has attended."""
+        return tuple(self._held())
 
     @property
     def kv_len(self) -> int:
         """Positions the longest row holds: what a step's attention sees, before rounding."""
-        return max(self._lengths)
+        return max(self._held())
 
     @property
     def nbytes(self) -> int:
@@ -98,6 +99,8 @@ class ActivePrefixCache:
     def begin(self, counts: int | Sequence[int] = 1) -> Prefix:
         """The next ``counts`` positions of each row, for one forward pass.
 
+        They count once every layer has attended. A pass begun before and not written is dropped.
+
         Args:
             counts: tokens of every row, or of each. Rows with fewer than the most are padded on the
                 right in all that the pass takes and gives: nothing is kept of the padding, and what
@@ -106,22 +109,27 @@ class ActivePrefixCache:
         Raises:
             LengthError: no token at all, a count below 0, or a length outside 1..capacity; nothing
                 has changed.
+            StepError: of the pass before some layers have attended, and others have not: it raised,
+                or does not run them all. ``truncate(cache.lengths)`` drops it.
 
         Cost: O(batch * tokens * kv_len) for a mask where one is needed, and a copy of the prefix
         where it outgrows its storage: once in GRAIN steps at most.
         """
         rows = self._each("counts", counts)
         check_int("tokens of the step", max(rows), 1)
-        ends = [length + count for length, count in zip(self._lengths, rows, strict=True)]
+        held = self._held()
+        ends = [length + count for length, count in zip(held, rows, strict=True)]
         check_int("kv_len", max(ends), 1, self.capacity)
-        return self._pass(self._lengths, rows, ends)
+        self._check_whole()
+        return self._pass(held, rows, ends)
 
     def begin_at(self, positions: Iterable[int], kv_len: int) -> Prefix:
         """The caller's own positions, the same in every row, which then holds ``kv_len``.
 
         A prefill of T tokens is ``begin_at(range(T), T)``, decode step i after it
         ``begin_at([T + i], T + i + 1)``. What a row holds at ``positions`` is written over, what it
-        holds at and beyond ``kv_len`` is dropped.
+        holds at and beyond ``kv_len`` is dropped. A pass that raises leaves what comes before the
+        first of ``positions``.
 
         Args:
             positions: consecutive, ascending.
@@ -131,6 +139,7 @@ class ActivePrefixCache:
             LengthError: ``kv_len`` outside 1..capacity, a position outside 0..kv_len - 1, positions
                 that do not follow on each other, or a ``kv_len`` beyond what has been written;
                 nothing has changed.
+            StepError: as `begin`.
 
         Cost: as `begin`.
         """
@@ -140,14 +149,18 @@ class ActivePrefixCache:
         count = check_int("tokens of the step", len(named), 1)
         for index, each in enumerate(named):
             check_int("position", each, named[0] + index, named[0] + index, "they are consecutive")
-        held = min(self._lengths)
+        held = min(self._held())
         check_int("position", named[0], 0, held, f"a row holds {held}; none may be left out")
         check_int("kv_len", kv_len, 1, max(held, named[-1] + 1), "beyond it nothing is written")
-        self.truncate([min(length, kv_len) for length in self._lengths])
+        self._check_whole()
+        self.truncate([min(length, kv_len) for length in self._held()])
         return self._pass(named[:1] * self.batch, [count] * self.batch, [kv_len] * self.batch)
 
     def truncate(self, lengths: int | Sequence[int]) -> None:
         """Keep the first ``lengths`` positions of every row, or of each, and drop the rest.
+
+        That includes a pass that raised: ``truncate(cache.lengths)`` before the next `begin`. A
+        pass that raised behind its last layer counts; truncate to what was held before it.
 
         Raises:
             LengthError: more than a row holds, or below 0; nothing has changed.
@@ -155,8 +168,9 @@ class ActivePrefixCache:
         Cost: O(elements dropped), and a copy of what is kept where storage shrinks.
         """
         kept = self._each("lengths", lengths)
-        for length, held in zip(kept, self._lengths, strict=True):
+        for length, held in zip(kept, self._held(), strict=True):
             check_int("lengths", length, 0, held, "what the row holds")
+        self._settle()
         self._cut(kept)
         self._resize(max(kept))
 
@@ -189,12 +203,13 @@ class ActivePrefixCache:
         """
         self._check_source(source)
         row = check_int("row", row, 0, source.batch - 1)
-        most = min(source._lengths[row], self.capacity)
+        most = min(source.lengths[row], self.capacity)
         length = check_int("length", most if length is None else length, 0, most)
         chosen = range(self.batch) if rows is None else _listed("rows", rows)
         targets = {check_int("rows", each, 0, self.batch - 1) for each in chosen}
         if source is self:
             targets.discard(row)
+        self._settle()
         held = self._lengths
         lengths = [length if at in targets else each for at, each in enumerate(held)]
         self._resize(max(*lengths, self.kv_len))  # first, as memory may be short
@@ -233,40 +248,63 @@ class ActivePrefixCache:
     def _pass(self, starts: list[int], counts: list[int], ends: list[int]) -> Prefix:
         """A pass over ``counts`` positions from ``starts``, after which rows hold ``ends``."""
         seen = min(-(-max(ends) // self.bucket) * self.bucket, self.capacity)
+        self._settle()
         self._resize(seen)
         first = torch.tensor(starts, device=self._device)
         positions = first[:, None] + torch.arange(max(counts), device=self._device)
         fresh = not any(starts)
         exact = self.bucket == 1  # else a mask in each step: its absence would be another shape
         whole = fresh or (exact and max(counts) == 1 and min(starts) + 1 == seen)
-        self._lengths = ends
-        self._close()
         self._open = Prefix(
             positions=positions,
             keys=[tensor[:, :, :seen] for tensor in self._keys],
             values=[tensor[:, :, :seen] for tensor in self._values],
             slots=slots(positions, counts),
+            starts=starts,
+            ends=ends,
             masked=None if whole else visible(positions, seen),
             fresh=fresh,
         )
         return self._open
 
-    def _cut(self, kept: list[int]) -> None:
-        """Zero every row from ``kept`` on; storage stays as large as it is."""
-        low, high = min(kept), self.kv_len
-        if kept != self._lengths:
-            where = torch.arange(low, high, device=self._device)
-            dropped = where >= torch.tensor(kept, device=self._device)[:, None]
-            for tensor in self._tensors():
-                tensor[:, :, low:high].masked_fill_(dropped[:, None, :, None], 0)
-        self._lengths = kept
-        self._close()
+    def _held(self) -> list[int]:
+        """Positions each row holds: a pass takes what it writes over, and gives all when whole."""
+        now = self._open
+        if now is None or not now.written:
+            return self._lengths
+        return now.starts if now.torn else now.ends
 
-    def _close(self) -> None:
-        """End the pass begun last: what it shows is about to change."""
-        if self._open is not None:
-            self._open.closed = True
-            self._open = None
+    def _check_whole(self) -> None:
+        """Refuse to go on from a pass that has written and of which a layer has not attended."""
+        now = self._open
+        if now is not None and now.torn:
+            lacks = [layer for layer, attended in enumerate(now.attended) if not attended]
+            why = f"of the pass begun last, layers {lacks} have not attended, and others have"
+            raise StepError(f"{why}; truncate({now.starts}) drops it")
+
+    def _settle(self) -> None:
+        """End the pass begun last: it counts, or is as if it had not been."""
+        now, held = self._open, self._held()
+        if now is None:
+            return
+        now.closed = True
+        if now.torn:
+            self._zero(held, max(*self._lengths, *now.ends))
+        self._lengths, self._open = held, None
+
+    def _cut(self, kept: list[int]) -> None:
+        """Hold ``kept`` positions of each row; storage stays as large as it is."""
+        held, self._lengths = self._lengths, kept
+        if kept != held:
+            self._zero(kept, max(held))
+
+    def _zero(self, kept: list[int], high: int) -> None:
+        """Zero every row from ``kept`` up to ``high``."""
+        low = min(kept)
+        where = torch.arange(low, high, device=self._device)
+        dropped = where >= torch.tensor(kept, device=self._device)[:, None]
+        for tensor in self._tensors():
+            tensor[:, :, low:high].masked_fill_(dropped[:, None, :, None], 0)
 
     def _resize(self, positions: int) -> None:
         """Storage for ``positions`` in whole grains, one at least; a layer at a time."""

@@ -1,6 +1,6 @@
 """One forward pass over an active prefix: what its attention layers write, and what they see."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -13,7 +13,7 @@ from octavo.errors import LengthError, PlanError, StepError
 class Prefix:
     """What the attention layers of one forward pass write and see; valid for that pass.
 
-    It holds tensors alone and fits into a function that torch compiles: begin outside of it.
+    Each layer attends once. It fits into a function that torch compiles: begin outside of it.
 
     Attributes:
         positions: int64[batch, tokens], of the pass's tokens, for position embeddings.
@@ -21,8 +21,12 @@ class Prefix:
             rounded up to the cache's bucket.
         values: likewise.
         slots: where the pass writes.
+        starts: by row, the first position it writes.
+        ends: by row, the positions held once every layer has attended.
         masked: the `mask` where attention needs one, else None.
         fresh: nothing came before, so the pass's own positions are all there is to see.
+        attended: by layer, whether it has attended.
+        written: whether a layer has begun to write.
         closed: whether the cache has moved on.
     """
 
@@ -30,14 +34,26 @@ class Prefix:
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
     slots: tuple[torch.Tensor, ...]
+    starts: list[int]
+    ends: list[int]
     masked: torch.Tensor | None
     fresh: bool
+    attended: list[bool] = field(init=False)
+    written: bool = False
     closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.attended = [False] * len(self.keys)
 
     @property
     def mask(self) -> torch.Tensor:
         """bool[batch, 1, tokens, kv_len]: the positions each token sees, its own and before."""
         return visible(self.positions, self.keys[0].shape[2])
+
+    @property
+    def torn(self) -> bool:
+        """Whether layers have written, and not every layer has attended."""
+        return self.written and not all(self.attended)
 
     def update(
         self, layer: int, key: torch.Tensor, value: torch.Tensor
@@ -55,18 +71,30 @@ class Prefix:
         Raises:
             LengthError: no such layer, or sizes that are not the cache's.
             PlanError: no dense tensor, or another dtype or device.
-            StepError: the cache has moved on since, or autograd would record the write. Nothing is
-                written in any of these cases.
+            StepError: the cache has moved on since, the layer has attended in this pass, or
+                autograd would record the write. Nothing is written in any of these cases.
 
         Cost: O(elements written).
         """
+        keys, values = self._put(layer, key, value)
+        self.attended[layer] = True
+        return keys, values
+
+    def _put(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write what has been checked; what the layer sees."""
         self._check_open()
         keys = self.keys[check_int("layer", layer, 0, len(self.keys) - 1)]
         values = self.values[layer]
+        if self.attended[layer]:
+            why = f"layer {layer} has attended in this pass; each layer has a number of its own"
+            raise StepError(why)
         for name, given in (("key", key), ("value", value)):
             _check_like(name, given, keys, kv_heads=keys.shape[1], tokens=self.positions.shape[1])
         if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
             raise StepError("a cache is not differentiated through; run under torch.no_grad()")
+        self.written = True
         _write(keys, key, self.slots)
         _write(values, value, self.slots)
         return keys, values
@@ -108,11 +136,13 @@ class Prefix:
             raise LengthError("heads of query", heads, kv_heads, None, why)
         if scale is not None and not torch.compiler.is_compiling():
             check_number("scale", scale)
-        keys, values = self.update(layer, key, value)
+        keys, values = self._put(layer, key, value)
         if self.fresh:  # as kept: padding of the key may be NaN, what is kept there is 0
             keys, values = keys[:, :, :tokens], values[:, :, :tokens]
-            return _attend(query, keys, values, None, scale=scale)
-        return _attend(query, keys, values, self.masked, scale=scale)
+        mask = None if self.fresh else self.masked
+        found = _attend(query, keys, values, mask, scale=scale)
+        self.attended[layer] = True
+        return found
 
     def _check_open(self) -> None:
         """Refuse a pass whose cache has begun another one, been cut or been filled since."""
