@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +16,21 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import octavo
-from octavo import Attention, Latent, ModelSpec, OctavoError, PageFileError, PageFileMismatch, State
-from octavo.storage import PageFile, Storage, load_pages, save_pages
+from octavo import (
+    Attention,
+    Latent,
+    ModelSpec,
+    OctavoError,
+    PageFileError,
+    PageFileMismatch,
+    State,
+    storage,
+)
+from octavo.storage import PageFile, Storage
+
+save_pages, load_pages = (
+    partial(each, model="tiny") for each in (storage.save_pages, storage.load_pages)
+)
 
 HYBRID = ModelSpec(
     "hybrid",
@@ -105,7 +120,7 @@ def test_a_part_of_a_file(tmp_path):
     """A file is read and checked once, and its pages are written where and when they are wanted."""
     store, other = made(), made(random=False)
     save_pages(tmp_path / "p", store, {"full": np.array([3, 1, 4])})
-    file = PageFile.read(tmp_path / "p", other)
+    file = PageFile.read(tmp_path / "p", other, model="tiny")
     assert not other.arena.any()
     assert {"full": 3} == file.counts
     file.write(other, "full", slice(1, 3), np.array([6, 7]))
@@ -119,7 +134,6 @@ SAVED = {"full": np.array([1, 2])}
 @pytest.mark.parametrize(
     ("spec", "options", "field", "saved", "here"),
     [
-        (replace(HYBRID, name="other"), {}, "model", "hybrid", "other"),
         (HYBRID, {"dtype": "bf16"}, "dtype", "fp32, scales none", "bf16, scales none"),
         (HYBRID, {"state_dtype": "bf16"}, "dtype", "recurrent fp32", "recurrent bf16"),
         (HYBRID, {"page_size": 8}, "page_size", "4", "8"),
@@ -154,6 +168,62 @@ def test_other_weights_are_refused(tmp_path):
     save_pages(tmp_path / "p", made(), SAVED, model="tiny@1")
     with pytest.raises(PageFileMismatch, match="model is 'tiny@1' in the file and 'tiny@2' here"):
         load_pages(tmp_path / "p", made(), SAVED, model="tiny@2")
+
+
+class Weights(torch.nn.Module):
+    """A model of two weights and a buffer, and what its config says."""
+
+    def __init__(self, seed=0, dtype=torch.float32, **config):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.second = torch.nn.Linear(3, 2, dtype=dtype), torch.nn.LayerNorm(3)
+        self.register_buffer("steps", torch.tensor(5))
+        self.config = SimpleNamespace(to_dict=lambda: config)
+
+
+def test_a_model_is_named_by_its_weights(tmp_path):
+    """Pages of one model are not loaded into another of equal shape, nor after one weight changed,
+    one type, or a config that says otherwise how the weights are used.
+    """
+    save_pages(tmp_path / "p", made(), SAVED, model=Weights(rope={"theta": 1e4}, _path="a"))
+    same = Weights(rope={"theta": 1e4}, _path="b", eos_token_id=3)
+    load_pages(tmp_path / "p", made(), SAVED, model=same)
+    changed, buffer = Weights(rope={"theta": 1e4}), Weights(rope={"theta": 1e4})
+    with torch.no_grad():
+        changed.second.bias[1] += 1e-30
+        buffer.steps += 1
+    others = [Weights(1, rope={"theta": 1e4}), Weights(rope={"theta": 1e5}), changed, buffer]
+    for other in (*others, Weights(dtype=torch.bfloat16, rope={"theta": 1e4}), "tiny"):
+        into = made(random=False)
+        with pytest.raises(PageFileMismatch, match="model is 'sha256:[0-9a-f]{64}' in the file"):
+            load_pages(tmp_path / "p", into, SAVED, model=other)
+        assert not into.arena.any()
+
+
+def test_a_file_of_an_earlier_version_names_its_spec(tmp_path):
+    """What was saved under the name of a spec is loaded by that name, and by nothing else."""
+    save_pages(tmp_path / "p", made(), SAVED, model="hybrid")
+    load_pages(tmp_path / "p", made(), SAVED, model="hybrid")
+    with pytest.raises(PageFileMismatch, match="model is 'hybrid' in the file and 'sha256:"):
+        load_pages(tmp_path / "p", made(), SAVED, model=Weights())
+
+
+@pytest.mark.parametrize("model", [None, "", 5, b"tiny", Weights(dtype=torch.float16).to("meta")])
+def test_what_names_no_weights_is_refused(model, tmp_path):
+    """Weights that are not named, or not loaded; nothing is written, and nothing read."""
+    with pytest.raises(octavo.PlanError, match="model is "):
+        save_pages(tmp_path / "p", made(), SAVED, model=model)
+    assert [] == list(tmp_path.iterdir())
+    save_pages(tmp_path / "p", made(), SAVED)
+    with pytest.raises(octavo.PlanError, match="model is "):
+        load_pages(tmp_path / "p", made(), SAVED, model=model)
+
+
+def test_a_draft_model_needs_a_name_too(tmp_path):
+    """One model's weights do not name the pages of two models."""
+    store = made(draft=ModelSpec("draft", (Attention(1, 8, 8),), 64))
+    with pytest.raises(octavo.PlanError, match="model is 'Weights'; the plan has a draft model"):
+        save_pages(tmp_path / "p", store, SAVED, model=Weights())
 
 
 def test_other_given_scales_are_refused(tmp_path):
@@ -324,7 +394,7 @@ import numpy as np
 spec = octavo.ModelSpec("small", (octavo.Attention(1, 2, 2),), 8)
 store = Storage(octavo.plan(spec, 1000, page_size=2, dtype="bf16"))
 pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-save_pages(sys.argv[1], store, {"full": np.array([1, 2])})
+save_pages(sys.argv[1], store, {"full": np.array([1, 2])}, model="small")
 """
 
 

@@ -1,6 +1,7 @@
 """A prefix saved in one process is hit in the next, with the bytes it was saved with."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,9 +10,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import octavo
-from octavo import Adapter, Attention, Cache, Cross, Latent, Media, ModelSpec, Salt, State
+from octavo import Adapter, Attention, Cache, Cross, Latent, Media, ModelSpec, Salt, State, storage
 from octavo.cache.step import GroupView, StateView
-from octavo.storage import Storage, files, load_prefix, save_pages, save_prefix
+from octavo.storage import Storage, files
+
+load_prefix, save_pages, save_prefix = (
+    partial(each, model="tiny")
+    for each in (storage.load_prefix, storage.save_pages, storage.save_prefix)
+)
 
 FULL = (Attention(1, 2, 2), Attention(1, 2, 2))
 SPECS = {

@@ -22,6 +22,7 @@ from octavo.errors import LengthError, PageFileError, PageFileMismatch, PlanErro
 from octavo.storage.addresses import Ints, PageIndex
 from octavo.storage.fields import ComponentField
 from octavo.storage.store import Storage
+from octavo.storage.weights import Weights, weights_name
 
 _FORMAT = "octavo pages 1"
 _OWN = "octavo."  # begins every entry of the metadata that is not the caller's
@@ -29,25 +30,27 @@ _OWN = "octavo."  # begins every entry of the metadata that is not the caller's
 Named = Mapping[str, torch.Tensor]
 
 
-def fingerprint(storage: Storage, model: str | None = None) -> dict[str, str]:
-    """What must be equal for pages to mean the same, beside the tensors' shapes. O(layers).
+def fingerprint(storage: Storage, model: Weights) -> dict[str, str]:
+    """What must be equal for pages to mean the same, beside the tensors' shapes.
 
     Args:
         storage: the pages'.
-        model: the weights that computed them; None: the spec's name.
+        model: what computed them, as in `save_pages`.
 
     Raises:
-        PlanError: ``model`` is no text.
+        PlanError: ``model`` names no weights.
+
+    Cost: O(layers), and O(bytes of the weights) where ``model`` has them.
     """
     plan = storage.plan
     assert plan.elements is not None
     kv, scales, recurrent, conv = plan.elements
-    if model is not None and not isinstance(model, str):
-        raise PlanError("model", model, "it must be text, or None")
-    name = ("" if plan.spec is None else plan.spec.name) if model is None else model
+    if storage.draft.fields and not isinstance(model, str):
+        right = "the plan has a draft model too: a text that changes with the weights of both"
+        raise PlanError("model", type(model).__name__, right)
     return {
         "format": _FORMAT,
-        "model": name,
+        "model": weights_name(model),
         "dtype": f"{kv}, scales {scales}, recurrent {recurrent}, conv {conv}",
         "scales": json.dumps([storage.given_scales(), storage.draft.given_scales()]),
         "page_size": str(plan.page_size),
@@ -61,7 +64,7 @@ def save_pages(
     storage: Storage,
     pages: Mapping[str, Ints],
     *,
-    model: str | None = None,
+    model: Weights,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write pages to a file, whole or not at all.
@@ -70,16 +73,18 @@ def save_pages(
         path: the file; replaced where it exists.
         storage: where the pages are.
         pages: by group name, int[k] page ids; of states int[n, parts].
-        model: names the weights that computed them, such as a path and revision; with tensor
-            parallelism the rank too. None: the spec's name.
+        model: what computed them: the model itself, whose weights are then read; or a text that
+            changes with them, such as a path and revision, and with tensor parallelism the rank.
+            A plan with a draft model needs a text, for both.
         metadata: text to find again in `PageFile.metadata`.
 
     Raises:
-        UnknownGroup, PlanError, LengthError: no such pages, or ``model`` or ``metadata`` that are
-            no text, or that begin as octavo's own entries do.
+        UnknownGroup, PlanError, LengthError: no such pages, a ``model`` that names no weights, or
+            ``metadata`` that is no text, or begins as octavo's own entries do.
         OSError: the file cannot be written.
 
-    Cost: O(bytes of the pages), held once more in host memory.
+    Cost: O(bytes of the pages), held once more in host memory; of a ``model`` that is no text also
+    O(bytes of its weights).
     """
     indices = {group: _index(storage, group, ids) for group, ids in pages.items()}
     held = {} if metadata is None else _checked(metadata)
@@ -109,9 +114,7 @@ class PageFile(NamedTuple):
     metadata: Mapping[str, str]
 
     @classmethod
-    def read(
-        cls, path: str | os.PathLike[str], storage: Storage, *, model: str | None = None
-    ) -> "PageFile":
+    def read(cls, path: str | os.PathLike[str], storage: Storage, *, model: Weights) -> "PageFile":
         """Read and verify a file that `save_pages` wrote; the storage is not changed.
 
         Args:
@@ -120,10 +123,11 @@ class PageFile(NamedTuple):
             model: as in `save_pages`.
 
         Raises:
+            PlanError: ``model`` names no weights.
             PageFileMismatch: of another model, dtype or geometry; names both sides.
             PageFileError: not there, no file of pages, truncated or damaged.
 
-        Cost: O(bytes of the file).
+        Cost: O(bytes of the file), and as `save_pages` of the ``model``.
         """
         tensors, held = _load(str(path))
         _verify(str(path), tensors, held)
@@ -171,7 +175,7 @@ def load_pages(
     storage: Storage,
     pages: Mapping[str, Ints],
     *,
-    model: str | None = None,
+    model: Weights,
 ) -> Mapping[str, str]:
     """Read a file of `save_pages` into pages of a storage.
 
@@ -189,7 +193,7 @@ def load_pages(
         UnknownGroup, PlanError, LengthError: no such pages, one twice, or not as many as the file
             holds. Nothing has been written then.
 
-    Cost: O(bytes of the file).
+    Cost: as `PageFile.read`.
     """
     file = PageFile.read(path, storage, model=model)
     if pages.keys() != file.counts.keys():

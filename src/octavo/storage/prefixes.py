@@ -28,6 +28,7 @@ from octavo.errors import (
 from octavo.planner.plan import GroupPlan, Plan
 from octavo.storage.files import PageFile, save_pages
 from octavo.storage.store import Storage
+from octavo.storage.weights import Weights
 
 _KINDS: dict[str, Callable[..., Extra]] = {kind.__name__: kind for kind in (Salt, Adapter, Media)}
 _NEXT = 0  # any token id: a hit leaves one to compute, which is never computed here
@@ -54,7 +55,7 @@ def save_prefix(
     tokens: Tokens,
     *,
     extra: Iterable[Extra] = (),
-    model: str | None = None,
+    model: Weights,
 ) -> int:
     """Save the published prefix of ``tokens``, for `load_prefix` in another process.
 
@@ -76,11 +77,11 @@ def save_prefix(
     Raises:
         LengthError: not a single page of it can be reused.
         UnsupportedModel: windows beside states, or cross inputs.
-        PlanError: the cache has another plan.
+        PlanError: the cache has another plan, or ``model`` names no weights.
         TokenError, IdentityError: tokens or extras malformed. OutOfPages: as `Cache.pin`.
         OSError: the file cannot be written.
 
-    Cost: O(bytes of the pages); with windows also O(tokens ** 2 / page size).
+    Cost: as `save_pages`; with windows also O(tokens ** 2 / page size).
     """
     _check(cache, storage)
     size = cache.plan.page_size
@@ -101,7 +102,7 @@ def save_prefix(
 
 
 def load_prefix(
-    path: str | os.PathLike[str], cache: Cache, storage: Storage, *, model: str | None = None
+    path: str | os.PathLike[str], cache: Cache, storage: Storage, *, model: Weights
 ) -> int:
     """Publish a prefix that `save_prefix` wrote: `Cache.admit` hits it from now on.
 
@@ -124,7 +125,7 @@ def load_prefix(
         UnsupportedModel, PlanError: as `save_prefix`.
         OutOfPages, CapacityError, StepError: as `Cache.admit` and `Cache.extend`.
 
-    Cost: O(bytes of the file).
+    Cost: as `PageFile.read`.
     """
     _check(cache, storage)
     file = PageFile.read(path, storage, model=model)
