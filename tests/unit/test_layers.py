@@ -125,7 +125,7 @@ def test_structure_page_lists_every_package():
             "def f():\n    from octavo import storage",
             "cache.policies imports storage above it",
         ),
-        ("index.formats", "import octavo.testing", "index.formats imports testing above it"),
+        ("index.flashinfer", "import octavo.testing", "index.flashinfer imports testing above it"),
         ("cache.policies", "import torch.nn", "cache.policies imports torch"),
         (
             "model.dtypes",

@@ -16,9 +16,8 @@ Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
         have no tokens and no keys; each brings one token of padding, so that a batch that decodes
         has as many tokens as rows.
     kernel: name of a kernel (`octavo.planner.kernels.KERNELS`) whose rule for pages is to hold; by
-    default
-        none but in ``onnxruntime`` and ``tensorrt``, whose own always holds as well. "int32": also
-        the offsets of all elements in the plan's tensors; it needs a plan of a model.
+        default none but in ``onnxruntime`` and ``tensorrt``, whose own always holds as well.
+        "int32": also the offsets of all elements in the plan's tensors; it needs a plan of a model.
     kernel_page: tokens of a page as the kernel sees it; it divides the plan's page size. Page p is
         its pages ``p * r .. p * r + r - 1``, r kernel pages a page; slots stay what they are.
     form: "absolute": a column for every page from position 0, the null page where a window dropped
@@ -49,29 +48,13 @@ Cost: O(rows x columns + tokens), one loop an array over the step's own numbers.
 the same from step to step of a batch at O(rows + tokens + changes).
 """
 
-from octavo.index.emit import (
-    cascade,
-    dense,
-    flash,
-    flashinfer,
-    onnxruntime,
-    tensorrt,
-    vllm,
-)
+from octavo.index.arguments import Options
+from octavo.index.block_tables import Dense, Flash, Vllm, dense, flash, vllm
 from octavo.index.emitter import Emitter
-from octavo.index.flex import flex
-from octavo.index.formats import (
-    Cascade,
-    Dense,
-    Flash,
-    Flashinfer,
-    Flex,
-    Onnxruntime,
-    Tensorrt,
-    Vllm,
-)
+from octavo.index.flashinfer import Cascade, Flashinfer, cascade, flashinfer
+from octavo.index.flex import Flex, flex
 from octavo.index.latent import LatentGeometry, check_offsets, max_addressable_pages
-from octavo.index.options import Options
+from octavo.index.runtimes import Onnxruntime, Tensorrt, onnxruntime, tensorrt
 from octavo.index.states import Crossed, States, cross, state
 
 __all__ = [

@@ -11,8 +11,7 @@ from octavo.checks import check_int
 from octavo.core.arena import view as numbers
 from octavo.core.emit import Source, Table, Target
 from octavo.errors import CapacityError, LengthError, PlanError
-from octavo.index.checks import MOST, check_gone, check_step, name_row
-from octavo.index.options import Form
+from octavo.index.arguments import MOST, TableForm, check_gone, check_step, name_row
 from octavo.model.lifetimes import Chunked, Lifetime, Window
 from octavo.planner.kernels import KERNELS
 from octavo.planner.plan import Plan
@@ -47,7 +46,7 @@ class Addresses:
         group: str | None,
         kernels: Collection[str | None] = (),
         kernel_page: int | None = None,
-        form: Form = "absolute",
+        form: TableForm = "absolute",
     ) -> None:
         self._name, self._number = check_step(step, plan, group, "tokens")
         size, page = plan.page_size, _kernel_page(plan.page_size, kernel_page)

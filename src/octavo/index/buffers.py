@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from octavo.cache.step import Step
 from octavo.errors import CapacityError, LengthError
-from octavo.index.checks import name_row
+from octavo.index.arguments import name_row
 
 Arrays = dict[str, NDArray[Any]]
 Shape = tuple[int, ...]

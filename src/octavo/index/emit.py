@@ -1,105 +1,56 @@
-"""Steps in the format of each kernel: which numbers its arrays hold, and who fills them."""
+"""A format of arrays, and a step on its way into them; formats stand beside this."""
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any, NamedTuple, Unpack, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.step import Ints, Step
-from octavo.checks import check_int
 from octavo.core.emit import (
     Base,
-    Keys,
     KeyStarts,
     Last,
-    LastLengths,
     PageBlocks,
     Pages,
     PageStarts,
-    PastKeys,
     Positions,
     QueryStarts,
-    RequestContext,
-    RequestPast,
-    Requests,
     Slots,
     Table,
     Target,
 )
 from octavo.errors import CapacityError, LengthError
 from octavo.index.addresses import Addresses
+from octavo.index.arguments import MOST, Options, bounded, check_fill, check_rows, read_options
 from octavo.index.buffers import BOOL, Arrays, Shape, arrays_of, fill
-from octavo.index.checks import MOST, check_rows
-from octavo.index.formats import (
-    Cascade,
-    Dense,
-    Flash,
-    Flashinfer,
-    Onnxruntime,
-    Tensorrt,
-    Vllm,
-)
-from octavo.index.options import Options, bounded, check_fill, read_options
 from octavo.planner.plan import Plan
-
-NULL, NONE = 0, -1
 
 
 class Format(NamedTuple):
     """How the arrays of a kernel's format are filled.
 
     Attributes:
+        name: the function of `octavo.index` that gives it.
         kind: what it is handed out as.
         roles: by field, what fills it; where pages begin before the pages. Other fields depend on
             more than a row.
         kernel: the kernel, if its rule for pages always holds.
         page_fill: what stands in tables where there is no page, unless the caller says.
+        by_entry: whether arrays of another step differ by what changed in the page table.
     """
 
+    name: str
     kind: type[Any]
     roles: Mapping[str, type[Target]]
     kernel: str | None = None
-    page_fill: int = NULL
+    page_fill: int = 0
+    by_entry: bool = True
 
 
-_COMMON = {"slot_mapping": Slots, "positions": Positions, "logit_rows": Last, "base": Base}
-_VLLM = _COMMON | {"block_table": Table, "seq_lens": Keys, "query_start_loc": QueryStarts}
-_PAGES = _COMMON | {
-    "qo_indptr": QueryStarts,
-    "kv_indptr": PageStarts,
-    "kv_indices": Pages,
-    "kv_last_page_len": LastLengths,
-}
-_FLASH = _COMMON | {
-    "cu_seqlens_q": QueryStarts,
-    "cu_seqlens_k": KeyStarts,
-    "cache_seqlens": Keys,
-    "block_table": Table,
-}
-_ONNXRUNTIME = _COMMON | {
-    "block_table": Table,
-    "cumulative_sequence_length": QueryStarts,
-    "past_seqlens": PastKeys,
-}
-_TENSORRT = _COMMON | {
-    "block_offsets": PageBlocks,
-    "sequence_length": Keys,
-    "host_past_key_value_lengths": RequestPast,
-    "context_lengths": RequestContext,
-    "host_request_types": Requests,
-}
-FORMATS = {
-    "vllm": Format(Vllm, _VLLM),
-    "flash": Format(Flash, _FLASH),
-    "flashinfer": Format(Flashinfer, _PAGES),
-    "cascade": Format(Cascade, _PAGES),
-    "onnxruntime": Format(Onnxruntime, _ONNXRUNTIME, "onnxruntime"),
-    "tensorrt": Format(Tensorrt, _TENSORRT, "tensorrt"),
-    "dense": Format(Dense, _VLLM, page_fill=NONE),
-}
-"""By function."""
+COMMON = {"slot_mapping": Slots, "positions": Positions, "logit_rows": Last, "base": Base}
+"""The fields of every format but `flex`, and what fills them."""
 _BY_TOKEN = (Slots, Positions)
 _STARTS = (QueryStarts, KeyStarts, PageStarts)
 _TABLES = (Table, PageBlocks)
@@ -109,12 +60,12 @@ class Emission:
     """A step on its way into the arrays of one format.
 
     Args:
-        name: of the format.
+        format: its fields, and what fills them.
         step, plan, group, options: as `octavo.index` says.
         layers, kv_factor: as of `tensorrt`.
 
     Attributes:
-        format, options: the format, and what the caller chose.
+        options: what the caller chose.
         found: the addresses, checked.
         changes_by_entry: whether arrays of another step differ by what changed in the page table.
         rows: rows, padding included.
@@ -126,7 +77,7 @@ class Emission:
 
     def __init__(
         self,
-        name: str,
+        format: Format,
         step: Step,
         plan: Plan,
         group: str | None,
@@ -134,7 +85,7 @@ class Emission:
         layers: int = 1,
         kv_factor: int = 2,
     ) -> None:
-        self.format, self.options = FORMATS[name], read_options(options)
+        self.format, self.options = format, read_options(options)
         asked = self.options
         none = self.format.page_fill if asked.page_fill is None else asked.page_fill
         self._no_slot = check_fill("slot_fill", asked.slot_fill)
@@ -143,7 +94,7 @@ class Emission:
         kernels = (self.format.kernel, asked.kernel)
         self.found = Addresses(step, plan, group, kernels, asked.kernel_page, asked.form)
         plain = self.found.source.ratio == 1 and not self.found.source.compact
-        self.changes_by_entry = plain and name not in ("cascade", "dense")
+        self.changes_by_entry = plain and format.by_entry
         self.measure()
 
     def measure(self) -> None:
@@ -245,154 +196,3 @@ class Emission:
         """What stands behind the arrays, where the format has numbers."""
         has = self.format.kind._fields[-1].startswith("max_")
         return (self.most, self.longest) if has else ()
-
-
-def vllm(
-    step: Step,
-    group: str | None = None,
-    *,
-    plan: Plan,
-    out: Vllm | None = None,
-    **options: Unpack[Options],
-) -> Vllm:
-    """The arrays of vLLM's backends; arguments, errors and cost as `octavo.index` says."""
-    return cast("Vllm", Emission("vllm", step, plan, group, options).give(out))
-
-
-def flash(
-    step: Step,
-    group: str | None = None,
-    *,
-    plan: Plan,
-    out: Flash | None = None,
-    **options: Unpack[Options],
-) -> Flash:
-    """The arrays of FlashAttention; arguments, errors and cost as `octavo.index` says."""
-    return cast("Flash", Emission("flash", step, plan, group, options).give(out))
-
-
-def flashinfer(
-    step: Step,
-    group: str | None = None,
-    *,
-    plan: Plan,
-    out: Flashinfer | None = None,
-    **options: Unpack[Options],
-) -> Flashinfer:
-    """The arrays of FlashInfer; arguments, errors and cost as `octavo.index` says."""
-    return cast("Flashinfer", Emission("flashinfer", step, plan, group, options).give(out))
-
-
-def cascade(
-    step: Step,
-    group: str | None = None,
-    *,
-    plan: Plan,
-    out: Cascade | None = None,
-    **options: Unpack[Options],
-) -> Cascade:
-    """The arrays of FlashInfer's cascade: one level of pages that all rows share, one of the rest.
-
-    Shared are leading pages that every row holds and that end before the step's first new position
-    of any row, so that all queries see all of them; in groups that drop tokens none.
-    Arguments, errors and cost as `octavo.index` says.
-    """
-    emission = Emission("cascade", step, plan, group, options)
-    found = emission.found
-    pages = np.zeros(0, np.int32) if found.lifetime.slides else _shared_pages(found)
-    found.source.skip = skip = pages.size
-    shared = {
-        "shared_qo_indptr": [0, step.positions.size],
-        "shared_kv_indptr": [0, skip],
-        "shared_kv_indices": pages,
-        "shared_kv_last_page_len": [found.page if skip else 1],
-    }
-    arrays = {name: np.array(numbers, np.int32) for name, numbers in shared.items()}
-    return cast("Cascade", emission.give(out, arrays))
-
-
-def onnxruntime(
-    step: Step,
-    group: str | None = None,
-    *,
-    plan: Plan,
-    out: Onnxruntime | None = None,
-    **options: Unpack[Options],
-) -> Onnxruntime:
-    """The inputs of com.microsoft::PagedAttention; arguments and cost as `octavo.index` says.
-
-    Raises:
-        PlanError: pages that are no power of two of at least 16 tokens.
-        others: as `octavo.index` says.
-    """
-    emission = Emission("onnxruntime", step, plan, group, options)
-    return cast("Onnxruntime", emission.give(out, {"attention_metadata": emission.bounds()}))
-
-
-def tensorrt(
-    step: Step,
-    group: str | None = None,
-    *,
-    plan: Plan,
-    out: Tensorrt | None = None,
-    layers: int = 1,
-    kv_factor: int = 2,
-    **options: Unpack[Options],
-) -> Tensorrt:
-    """The arrays of TensorRT-LLM; arguments and cost as `octavo.index` says.
-
-    Args:
-        layers: layers whose blocks lie beside each other in a page of the kernel's pool.
-        kv_factor: blocks of one page and layer: 2, keys and values; 1 where one latent row is both.
-
-    Raises:
-        PlanError: pages that are no power of two.
-        CapacityError: a block offset beyond int32.
-        others: as `octavo.index` says.
-    """
-    check_int("kv_factor", kv_factor, 1, 2)
-    check_int("layers", layers, 1)
-    emission = Emission("tensorrt", step, plan, group, options, layers, kv_factor)
-    return cast("Tensorrt", emission.give(out))
-
-
-def dense(
-    step: Step,
-    group: str | None = None,
-    *,
-    plan: Plan,
-    out: Dense | None = None,
-    **options: Unpack[Options],
-) -> Dense:
-    """A boolean mask for every query and key; arguments and errors as `octavo.index` says.
-
-    Cost: O(rows x longest query x keys).
-    """
-    emission = Emission("dense", step, plan, group, options)
-    mask = _mask(emission.found)
-    emission.check_rows((emission.rows, *mask.shape[1:]))
-    padded = np.zeros((emission.rows, *mask.shape[1:]), np.bool_)
-    padded[: len(mask)] = mask
-    return cast("Dense", emission.give(out, {"mask": padded}))
-
-
-def _shared_pages(found: Addresses) -> Ints:
-    """Leading columns that are the same page in every row and lie before all new positions."""
-    before = int(found.step.past.min()) // found.page
-    table = found.table()[:, :before]
-    differ = (table != table[0]).any(axis=0)
-    return table[0, : int(differ.argmax()) if differ.any() else before]
-
-
-def _mask(found: Addresses) -> NDArray[np.bool_]:
-    """Whether query j of row i sees key k: not after it, and in its window or a sink."""
-    step, source = found.step, found.source
-    base = found.array(Base, source.count)
-    order = np.arange(source.width * found.page)
-    keys = (order + np.where(order >= found.sinks, base[:, None], 0))[:, None, :]
-    ahead = np.arange(source.most)
-    queries = (step.past[:, None] + ahead).astype(np.int64)
-    floors = found.lifetime.floors(queries)[:, :, None]
-    seen = (keys <= queries[:, :, None]) & ((keys >= floors) | (keys < found.lifetime.sinks))
-    there: NDArray[np.bool_] = ahead < step.counts[:, None]
-    return seen & there[:, :, None]

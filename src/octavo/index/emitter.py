@@ -11,14 +11,24 @@ from octavo.cache.step import Step
 from octavo.checks import check_int
 from octavo.core.emit import PageStarts
 from octavo.errors import PlanError
-from octavo.index import emit as formats
+from octavo.index.arguments import Options, check_plan, read_options
+from octavo.index.block_tables import DENSE, FLASH, VLLM, dense, flash, vllm
 from octavo.index.buffers import fill
-from octavo.index.checks import check_plan
-from octavo.index.emit import FORMATS, Emission
-from octavo.index.options import Options, read_options
+from octavo.index.emit import Emission, Format
+from octavo.index.flashinfer import CASCADE, FLASHINFER, cascade, flashinfer
+from octavo.index.runtimes import ONNXRUNTIME, TENSORRT, onnxruntime, tensorrt
 from octavo.planner.plan import Plan
 
 F = TypeVar("F", bound=tuple[Any, ...])
+_FORMATS: list[tuple[Callable[..., Any], Format]] = [
+    (vllm, VLLM),
+    (flash, FLASH),
+    (flashinfer, FLASHINFER),
+    (cascade, CASCADE),
+    (onnxruntime, ONNXRUNTIME),
+    (tensorrt, TENSORRT),
+    (dense, DENSE),
+]
 
 
 class Emitter(Generic[F]):
@@ -59,8 +69,8 @@ class Emitter(Generic[F]):
     ) -> None:
         check_plan(plan, group)
         read_options(options)
-        self._name = _format(emit)
-        self._blocks = _blocks(self._name, layers, kv_factor)
+        self._format = _format(emit)
+        self._blocks = _blocks(self._format, layers, kv_factor)
         self._emit, self._plan, self._group, self._out = emit, plan, group, out
         self._options = options
         self._last: _Written | None = None
@@ -87,7 +97,7 @@ class Emitter(Generic[F]):
         options = {**self._options, **self._blocks}
         made = self._emit(step, self._group, plan=self._plan, out=self._out, **options)
         emission = Emission(
-            self._name, step, self._plan, self._group, self._options, **self._blocks
+            self._format, step, self._plan, self._group, self._options, **self._blocks
         )
         self._last = _Written(emission, made, own=self._out is None)
         return self._last
@@ -199,22 +209,22 @@ def _shut(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _format(emit: Any) -> str:
-    """Name of the function that ``emit`` is, or wraps."""
+def _format(emit: Any) -> Format:
+    """The format of the function that ``emit`` is, or wraps."""
     found = unwrap(emit) if callable(emit) else emit
-    for name in FORMATS:
-        if found is getattr(formats, name):
-            return name
-    names = ", ".join(FORMATS)
+    for function, made in _FORMATS:
+        if found is function:
+            return made
+    names = ", ".join(made.name for _, made in _FORMATS)
     raise PlanError("emit", emit, f"it must be a function of octavo.index: {names}")
 
 
-def _blocks(format: str, layers: int | None, kv_factor: int | None) -> dict[str, int]:
+def _blocks(format: Format, layers: int | None, kv_factor: int | None) -> dict[str, int]:
     """What `tensorrt` alone takes, as far as it was given."""
     named = {"layers": layers, "kv_factor": kv_factor}
     given = {name: value for name, value in named.items() if value is not None}
     for name, value in given.items():
-        if format != "tensorrt":
-            raise PlanError("option", name, f"tensorrt alone takes it, not {format}")
+        if format is not TENSORRT:
+            raise PlanError("option", name, f"tensorrt alone takes it, not {format.name}")
         given[name] = check_int(name, value, 1, 2 if name == "kv_factor" else None)
     return given

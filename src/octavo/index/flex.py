@@ -10,11 +10,52 @@ from octavo.checks import check_int
 from octavo.core.emit import Slots
 from octavo.errors import LengthError, PlanError
 from octavo.index.addresses import Addresses
-from octavo.index.checks import check_plan
-from octavo.index.formats import Flex
+from octavo.index.arguments import check_plan
 from octavo.planner.plan import Plan
 
 Int64s = NDArray[np.int64]
+
+
+class Flex(NamedTuple):
+    """What torch's flex attention takes: T queries against all slots of a layer's pool.
+
+    Q blocks of queries; pages are kernel pages where ``kv_block`` is less than the page size. All
+    int32.
+
+    Attributes:
+        kv_num_blocks: [1, 1, Q], key blocks of which some query sees some key, but not each all.
+        kv_indices: [1, 1, Q, most of them], which, ascending; 0 behind them.
+        full_kv_num_blocks: [1, 1, Q], those of which every query sees every key.
+        full_kv_indices: [1, 1, Q, most of them], which.
+        block_table: [n, width], page of each row and column; 0 where there is none.
+        columns: [pages of the pool], the column each page stands in, in whichever row; else 0.
+        token_rows: [T], row of each token.
+        first_keys: [T], first position each token sees, sinks apart.
+        last_keys: [T], the last one.
+        slot_mapping, positions, logit_rows: as of `Vllm`, without padding.
+        page: tokens a page of these arrays holds.
+        sink_tokens: leading positions that all see.
+        query_block, kv_block: queries and keys of a block.
+        kv_len: slots of the pool.
+    """
+
+    kv_num_blocks: Ints
+    kv_indices: Ints
+    full_kv_num_blocks: Ints
+    full_kv_indices: Ints
+    block_table: Ints
+    columns: Ints
+    token_rows: Ints
+    first_keys: Ints
+    last_keys: Ints
+    slot_mapping: Ints
+    positions: Ints
+    logit_rows: Ints
+    page: int
+    sink_tokens: int
+    query_block: int
+    kv_block: int
+    kv_len: int
 
 
 class Blocks(NamedTuple):

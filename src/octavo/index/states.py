@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from octavo.cache.step import Ints, Step
 from octavo.errors import CapacityError, LengthError, PlanError
+from octavo.index.arguments import check_gone, check_rows, check_step
 from octavo.index.buffers import BOOL, Arrays, arrays_of, fill
-from octavo.index.checks import check_gone, check_rows, check_step
 from octavo.index.rows import running_sums
 from octavo.model.lifetimes import Form
 from octavo.planner.plan import Plan
