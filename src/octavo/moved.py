@@ -46,6 +46,7 @@ MOVED = {
     "octavo.storage.latents": "octavo.storage.keyvalues",
     "octavo.storage.quantisation": "octavo.storage.numbers",
     "octavo.table": "octavo.cache.step",
+    "octavo.testing.strategies": "octavo.testing.drawing",
 }
 """Old path to new, what lies below them included; importing an old one warns."""
 SHORT = {"octavo.geometry": "octavo.planner.geometry"}

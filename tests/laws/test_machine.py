@@ -10,10 +10,9 @@ from hypothesis import settings
 
 from octavo import Attention, Cache, Media, Salt
 from octavo.testing import SHAPES, World, stress
-from octavo.testing.drawing import Chance
+from octavo.testing.drawing import Chance, any_shape
 from octavo.testing.machine import CacheMachine
 from octavo.testing.rules import RULES
-from octavo.testing.strategies import any_shape
 
 TestCache = CacheMachine.TestCase
 TestCache.settings = settings(settings.default, max_examples=25, stateful_step_count=40)

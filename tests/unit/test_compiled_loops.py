@@ -66,15 +66,13 @@ HOT: dict[str, list[str]] = {
         "PagePool.publish",
         "PagePool.unpublish",
         "PagePool.give_up_parent",
-        "PagePool.join_lane",
-        "PagePool.leave_lane",
         "PagePool.list_vacant",
         "PagePool.is_short",
     ],
     "prefixes": ["SharedPrefixes.serve", "SharedPrefixes.hold_tokens", "SharedPrefixes.publish"],
     "rows": ["Places.note"],
     "sequences": ["Sequences.span", "Sequences.want", "Sequences.clear_wants"],
-    "spaces": ["Space.wait", "Space.link", "Space.unlink", "Space.coldest"],
+    "eviction": ["Lanes.join", "Lanes.put", "Lanes.leave", "Lanes.coldest"],
     "states": [],  # lists and sets, once a prompt
     "steps": [
         "Steps.check_end",

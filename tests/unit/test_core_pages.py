@@ -56,7 +56,7 @@ class Pages:
 
     def counts(self):
         """(free, live, evictable) parents."""
-        return self.pool.free(), self.pool.busy(), self.pool.quiet
+        return self.pool.free(), self.pool.busy(), self.pool.quiet.count
 
     def lacks(self, *needs, pinned=(), one_by_one=False):
         """Pages missing of each group, once the pinned (group, page) are held."""
@@ -186,7 +186,7 @@ def test_reused_pages_wait_in_a_protected_share():
     pages.release(1, 2, 3, 4, 5, 6)
 
     assert [] == asked
-    pages.pool.rebalance()
+    pages.pool.quiet.rebalance(pages.pool.excess)
     assert [(2, 3)] == asked
     assert [4, 5, 6, 1, 2, 3] == pages.take(6)
 
@@ -199,7 +199,7 @@ def test_an_answer_beyond_what_waits(answer):
     pages.release(1)
     pages.pool.reuse(0, 1)
     pages.release(1, 2, 3)
-    pages.pool.rebalance()
+    pages.pool.quiet.rebalance(pages.pool.excess)
 
     assert [2, 3, 1] == pages.take(3)
 
@@ -504,7 +504,7 @@ class Both:
 
     def rebalance(self, _group, _space):
         """Each upper lane keeps two parents."""
-        self.pool.rebalance()
+        self.pool.quiet.rebalance(self.pool.excess)
         self.plain.rebalance(2)
 
     def check(self):

@@ -41,8 +41,8 @@ DAMAGES = {
     "a vacant page more": lambda core, row: put(core.pool.vacant, page_of(row) - 1, 1),
     "a parent is given away": lambda core, row: put(core.pool.owner, page_of(row) - 1, -1),
     "a free parent is lost": lambda core, row: setattr(core.pool, "touched", 50),
-    "quiet parents": lambda core, row: put(core.pool.waiting, 1, 1),
-    "a lane is empty": lambda core, row: put(core.pool.after, core.pool.parents + 1, 1),
+    "quiet parents": lambda core, row: put(core.pool.quiet.waiting, 1, 1),
+    "a lane is empty": lambda core, row: put(core.pool.quiet.after, core.pool.parents + 1, 1),
     "a user of a node more": lambda core, row: put(core.index.users, core.tip[row.row], 1),
     "a node is lost": lambda core, row: setattr(core.index, "count", 1),
     "a page of no node": lambda core, row: put(core.pool.spaces[0].node, page_of(row), 1),
@@ -71,7 +71,7 @@ def test_a_damaged_cache_is_seen(damage):
 
 PACKED_DAMAGES = {
     "a live page more": lambda core, row: put(core.pool.live, (page_of(row) - 1) // 3, 1),
-    "evictable pages beside": lambda core, row: setattr(core.pool.spaces[0], "beside", 9),
+    "evictable pages beside": lambda core, row: setattr(core.pool.spaces[0].beside, "count", 9),
     "parents with live pages": lambda core, row: setattr(core.pool.spaces[1], "mixed", 9),
     "the fullest parent": lambda core, row: setattr(core.pool.spaces[0], "fullest", 3),
 }

@@ -237,7 +237,7 @@ class Cache:
         return Stats(
             pages=pool.parents,
             live=pool.busy(),
-            evictable=pool.quiet,
+            evictable=pool.quiet.count,
             free=pool.free(),
             peak_live=pool.peak,
             sequences=len(self._named),

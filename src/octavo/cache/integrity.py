@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from octavo.cache.results import Pin
 from octavo.core.commits import Core
+from octavo.core.eviction import Lanes
 from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
 from octavo.core.pages import PagePool
@@ -70,11 +71,11 @@ def _check_pool(pool: PagePool) -> None:
     check_equal("distinct free parents == free", len(set(free)), pool.free())
     check_equal("bound free parents == 0", int(np.count_nonzero(owner[free])), 0)
     check_equal("bound parents == all - free", bound.size, pool.parents - pool.free())
-    check_equal("bound parents without live pages == quiet", quiet.size, pool.quiet)
+    check_equal("bound parents without live pages == quiet", quiet.size, pool.quiet.count)
     check_equal("parents with live pages == busy", bound.size - quiet.size, pool.busy())
-    waiting = [_ring(pool.after, pool.parents + lane, pool.parents) for lane in range(pool.lanes)]
+    waiting = _waiting(pool.quiet)
     check_equal("waiting parents == quiet", sorted(chain.from_iterable(waiting)), quiet.tolist())
-    check_equal("waiting by lane", [len(lane) for lane in waiting], list(pool.waiting))
+    check_equal("waiting by lane", [len(lane) for lane in waiting], list(pool.quiet.waiting))
     for number, space in enumerate(pool.spaces):
         if pool.packed or number == 0:
             _check_space(pool, space, np.flatnonzero(owner == number + 1) if pool.packed else bound)
@@ -99,10 +100,10 @@ def _check_space(pool: PagePool, space: Space, bound: NDArray[Any]) -> None:
 
 def _check_rings(pool: PagePool, space: Space, idle: NDArray[Any], bound: NDArray[Any]) -> None:
     beside = idle & (_array(pool.live) > 0)[:, None]
-    rings = [_ring(space.after, space.size + lane, space.size) for lane in range(space.lanes)]
+    rings = _waiting(space.beside)
     pages = (np.flatnonzero(beside.ravel()) + 1).tolist()
     check_equal("evictable pages beside live ones wait", sorted(chain.from_iterable(rings)), pages)
-    check_equal("how many wait beside live ones", len(pages), space.beside)
+    check_equal("how many wait beside live ones", len(pages), space.beside.count)
     for vacant in range(space.per_parent):
         listed = sorted(_ring(pool.right, space.rings + vacant, pool.parents))
         live, free = _array(pool.live)[bound], _array(pool.vacant)[bound]
@@ -110,6 +111,12 @@ def _check_rings(pool: PagePool, space: Space, idle: NDArray[Any], bound: NDArra
         check_equal(f"parents listed with {vacant} vacant pages", listed, bound[mine].tolist())
         if listed and vacant:
             check_equal("fullest parent", vacant >= space.fullest, True)
+
+
+def _waiting(lanes: Lanes) -> list[list[int]]:
+    """What waits in each lane, the coldest first."""
+    heads = range(lanes.size, lanes.size + lanes.lanes)
+    return [_ring(lanes.after, head, lanes.size) for head in heads]
 
 
 def _ring(after: Any, ring: int, end: int) -> list[int]:

@@ -26,7 +26,7 @@ def out_of_pages(core: Core, need: int) -> OutOfPages:
     """OutOfPages with what the last `is_short` found missing. O(groups)."""
     pool = core.pool
     short = dict(zip(core.names, map(int, pool.lack), strict=True))
-    return OutOfPages(need, pool.free(), pool.quiet, short)
+    return OutOfPages(need, pool.free(), pool.quiet.count, short)
 
 
 def extend_error(

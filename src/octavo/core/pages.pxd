@@ -1,18 +1,19 @@
 cimport cython
+from octavo.core.eviction cimport Lanes
 from octavo.core.index cimport PrefixIndex
 from octavo.core.spaces cimport Space
 
 @cython.final
 cdef class PagePool:
-    cdef public int parents, groups, lanes, first, again, stacked, touched, quiet, peak
+    cdef public int parents, groups, first, again, stacked, touched, peak
     cdef public long long evicted, marks
     cdef public bint packed
     cdef public PrefixIndex index
     cdef public Space shared
+    cdef public Lanes quiet
     cdef public object excess, removed
     cdef public list spaces
-    cdef public int[::1] owner, live, vacant, before, after, left, right, chain, used, stack, waiting
-    cdef public unsigned char[::1] lane
+    cdef public int[::1] owner, live, vacant, left, right, chain, used, stack
     cdef public long long[::1] mark, due, need, lack, pinned, opening
     cdef Space space(self, int group)
     cpdef int free(self) except -1
@@ -51,16 +52,10 @@ cdef class PagePool:
     cpdef void forget(self, int group, int page, bint evicted) except *
     @cython.locals(parent=int)
     cdef void unpublish(self, Space space, int page) except *
-    @cython.locals(ring=int, parent=int, group=int, space=Space, first=int, page=int)
+    @cython.locals(parent=int, group=int, space=Space, first=int, page=int)
     cdef void give_up_parent(self) except *
-    @cython.locals(group=int, space=Space, page=int)
+    @cython.locals(group=int, space=Space)
     cpdef void give_up_all(self) except *
-    @cython.locals(ring=int, last=int)
-    cdef void join_lane(self, int parent, int lane) except *
-    @cython.locals(before=int, after=int)
-    cdef void leave_lane(self, int parent) except *
-    @cython.locals(lane=int, parent=int, count=int, down=int)
-    cpdef void rebalance(self) except *
     @cython.locals(vacant=int, ring=int, last=int)
     cdef void list_vacant(self, Space space, int parent) except *
     @cython.locals(left=int, right=int)

@@ -8,17 +8,16 @@ id space, K is 1 and a parent is a page::
     page, K = 3     1 2 3       4 5 6       7 8 9      page = 1 + parent * K + k; 0 is the null page
 
 A page is *live* while somebody holds it, *evictable* when nobody does and a node stands for it,
-and *vacant* otherwise. A bound parent without a live page is *quiet*: it waits in a lane, first in
-first out, and is given up whole, the lowest lane first. An evictable page whose parent has live
-pages waits in a lane of its group, and a page that is taken comes, in this order, from
+and *vacant* otherwise. A bound parent without a live page is *quiet*: it waits to be given up
+whole, in the order of `octavo.core.eviction`. So does, in its group, an evictable page whose parent
+has live pages. A page that is taken comes, in this order, from
 
 1. the fullest parent of the group that has live and vacant pages,
 2. a quiet parent of the group with vacant pages or a free parent, while what is still `due` fits,
 3. the group's evictable page beside live ones that was let go first,
 4. the quiet parent that was let go first, whichever group it is bound to.
 
-Knows no sequences and no order of steps. One class has all that changes who holds a page: that is
-why this module is long.
+Knows no sequences and no order of steps.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from octavo.core.arena import ints, longs
+from octavo.core.eviction import Lanes
 from octavo.core.index import PrefixIndex
-from octavo.core.spaces import Space, small
+from octavo.core.spaces import Space
 from octavo.errors import IntegrityError
 
 Excess = Callable[[int, int], int]
@@ -76,7 +76,6 @@ class PagePool:
         self.parents = parents
         self.groups = groups
         self.index = index
-        self.lanes = lanes
         self.first = first
         self.again = again
         self.excess = excess
@@ -94,12 +93,7 @@ class PagePool:
         self.owner = ints(parents)
         self.live = ints(parents)
         self.vacant = ints(parents)
-        self.lane = small(parents)
-        self.before = ints(parents + lanes)
-        self.after = ints(parents + lanes)
-        for ring in range(parents, parents + lanes):
-            self.before[ring] = ring
-            self.after[ring] = ring
+        self.quiet = Lanes(parents, lanes)
         listed = end if self.packed else 0
         self.left = ints(listed)
         self.right = ints(listed)
@@ -113,8 +107,6 @@ class PagePool:
         self.stack = ints(parents)  # parents that were bound and are free
         self.stacked = 0
         self.touched = 0  # parents from here on were never bound
-        self.waiting = ints(lanes)
-        self.quiet = 0
         self.evicted = 0
         self.peak = 0
         self.due = longs(groups)
@@ -136,7 +128,7 @@ class PagePool:
 
     def busy(self) -> int:
         """Parents with a live page. O(1)."""
-        return self.touched - self.stacked - self.quiet
+        return self.touched - self.stacked - self.quiet.count
 
     # -- taking --------------------------------------------------------------------------------
 
@@ -164,8 +156,8 @@ class PagePool:
             parent = self.resting_or_free(space)
         if parent >= 0:
             return parent
-        page = space.coldest()
-        if page:
+        page = space.beside.coldest()
+        if page >= 0:
             self.forget(group, page, True)
             return (page - 1) // space.per_parent
         parent = self.resting_or_free(space)
@@ -215,7 +207,7 @@ class PagePool:
         """A vacant page of a bound parent: the one vacated last, or one never used."""
         page = self.chain[parent]
         if page:
-            self.chain[parent] = space.after[page]
+            self.chain[parent] = space.below[page]
             return page
         self.used[parent] += 1
         return parent * space.per_parent + self.used[parent]
@@ -224,12 +216,12 @@ class PagePool:
         """A free or quiet parent is about to have a live page. O(1), a quiet one's O(K)."""
         space.mixed += 1
         if self.owner[parent]:
-            self.leave_lane(parent)
+            self.quiet.leave(parent)
             if space.per_parent > 1:
                 first = 1 + parent * space.per_parent
                 for page in range(first + space.per_parent - 1, first - 1, -1):
                     if space.node[page]:
-                        space.wait_again(page)
+                        space.beside.rejoin(page, space.lane[page])
             return
         if self.stacked:
             self.stacked -= 1
@@ -262,7 +254,7 @@ class PagePool:
         if self.live[parent] == 0:
             self.rouse(group, space, parent)
         if space.per_parent > 1:
-            space.unlink(page)
+            space.beside.leave(page)
         if space.lane[page] == 0:
             space.lane[page] = self.first
         self.enliven(space, parent)
@@ -294,7 +286,7 @@ class PagePool:
             if cold:
                 space.lane[page] = 0
             if space.per_parent > 1:
-                space.wait(page)
+                space.beside.join(page, space.lane[page])
         else:
             self.vacate(space, page, parent)
         if self.live[parent] == 0:
@@ -309,9 +301,9 @@ class PagePool:
         for page in range(first, first + space.per_parent):
             if space.node[page]:
                 if space.per_parent > 1:
-                    space.unlink(page)
+                    space.beside.leave(page)
                 lane = max(lane, space.lane[page])
-        self.join_lane(parent, lane)
+        self.quiet.join(parent, lane)
         self.settle(space, parent)
 
     def settle(self, space: Space, parent: int) -> None:
@@ -320,7 +312,7 @@ class PagePool:
             if space.per_parent > 1:
                 self.list_vacant(space, parent)
             return
-        self.leave_lane(parent)
+        self.quiet.leave(parent)
         if space.per_parent > 1 and self.left[parent] >= 0:
             self.unlist(parent)
         self.owner[parent] = 0
@@ -331,7 +323,7 @@ class PagePool:
         """A page holds nothing any more. O(1)."""
         self.vacant[parent] += 1
         if space.per_parent > 1:
-            space.after[page] = self.chain[parent]
+            space.below[page] = self.chain[parent]
             self.chain[parent] = page
 
     # -- publishing and giving up --------------------------------------------------------------
@@ -376,7 +368,7 @@ class PagePool:
             return
         parent = (page - 1) // space.per_parent
         if self.live[parent]:
-            space.unlink(page)
+            space.beside.leave(page)
         self.vacate(space, page, parent)
         if self.live[parent]:
             self.list_vacant(space, parent)
@@ -384,66 +376,27 @@ class PagePool:
             self.settle(space, parent)
 
     def give_up_parent(self) -> None:
-        """The quiet parent of the lowest lane that was let go first is free. O(K)."""
-        for ring in range(self.parents, self.parents + self.lanes):
-            parent = self.after[ring]
-            if parent != ring:
-                group = self.owner[parent] - 1
-                space = self.space(group)
-                first = 1 + parent * space.per_parent
-                for page in range(first, first + space.per_parent):
-                    if space.node[page]:
-                        self.forget(group, page, True)
-                return
+        """The quiet parent to be given up first is free. O(K)."""
+        parent = self.quiet.coldest()
+        if parent < 0:
+            return
+        group = self.owner[parent] - 1
+        space = self.space(group)
+        first = 1 + parent * space.per_parent
+        for page in range(first, first + space.per_parent):
+            if space.node[page]:
+                self.forget(group, page, True)
 
     def give_up_all(self) -> None:
         """Every evictable page is vacant. O(pages)."""
-        while self.quiet:
+        while self.quiet.count:
             self.give_up_parent()
         for group in range(self.groups):
             space = self.space(group)
-            page = space.coldest()
-            while page:
-                self.forget(group, page, True)
-                page = space.coldest()
+            while space.beside.count:
+                self.forget(group, space.beside.coldest(), True)
 
-    # -- lanes and lists -----------------------------------------------------------------------
-
-    def join_lane(self, parent: int, lane: int) -> None:
-        """A parent waits at the warm end of a lane. O(1)."""
-        ring = self.parents + lane
-        last = self.before[ring]
-        self.after[last] = parent
-        self.before[parent] = last
-        self.after[parent] = ring
-        self.before[ring] = parent
-        self.lane[parent] = lane
-        self.waiting[lane] += 1
-        self.quiet += 1
-
-    def leave_lane(self, parent: int) -> None:
-        """A parent waits no more. O(1)."""
-        before, after = self.before[parent], self.after[parent]
-        self.after[before] = after
-        self.before[after] = before
-        self.waiting[self.lane[parent]] -= 1
-        self.quiet -= 1
-
-    def rebalance(self) -> None:
-        """Before pages are given up: what lanes hold in excess moves one lane down.
-
-        The policy answers for every lane before any parent moves. O(lanes + parents moved).
-        """
-        down, moves = 0, []
-        for lane in range(self.lanes - 1, 1, -1):
-            count = self.waiting[lane] + down
-            down = min(max(0, self.excess(lane, count)), count) if count else 0
-            moves.append(down)
-        for lane in range(self.lanes - 1, 1, -1):
-            for _ in range(moves[self.lanes - 1 - lane]):
-                parent = self.after[self.parents + lane]
-                self.leave_lane(parent)
-                self.join_lane(parent, lane - 1)
+    # -- parents with vacant pages -------------------------------------------------------------
 
     def list_vacant(self, space: Space, parent: int) -> None:
         """Put a bound parent into the ring of its vacant pages, if it has any. O(1)."""

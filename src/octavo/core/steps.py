@@ -199,8 +199,8 @@ class Steps(StepBlocks):
             self.pool.due[number] = self.pool.need[number]
         if self.pool.is_short(False):
             raise Refused(PAGES, 0, total)
-        if self.pool.lanes > 2 and total > self.pool.free():
-            self.pool.rebalance()
+        if self.pool.quiet.lanes > 2 and total > self.pool.free():
+            self.pool.quiet.rebalance(self.pool.excess)
         return total
 
     def want_rows(self, rows: Rows) -> list[tuple[int, int]]:

@@ -11,11 +11,11 @@ plain data. `check_kernel` compares any paged attention with the oracle.
 from octavo.testing.casedata import CaseFailed
 from octavo.testing.cases import run_case
 from octavo.testing.conformance import KernelMismatch, KernelReport, check_kernel
+from octavo.testing.drawing import any_extras, any_shape
 from octavo.testing.freezing import freeze
 from octavo.testing.router import Router
 from octavo.testing.shapes import SHAPES, Shape
 from octavo.testing.store import ModelStore, Text
-from octavo.testing.strategies import any_extras, any_shape
 from octavo.testing.stress import Report, stress
 from octavo.testing.unowned import Unowned, unowned_slots
 from octavo.testing.world import World
