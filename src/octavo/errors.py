@@ -1,7 +1,8 @@
 """Every error octavo raises, as one tree.
 
 Each class is also the builtin a caller would already catch, carries its facts as attributes, and
-says in its message which field is wrong, what it held and what would be right.
+says in its message which field is wrong, what it held and what would be right. Errors can be
+copied and pickled, so that a worker's reaches the process that waits for it.
 
 ::
 
@@ -16,6 +17,8 @@ says in its message which field is wrong, what it held and what would be right.
     ├── LengthError (ValueError)            name, value, low, high
     ├── TokenError (ValueError)             index, value
     ├── StepError (RuntimeError)
+    ├── CacheInUse (RuntimeError)           verb
+    ├── CopyError (TypeError)               kind, why
     ├── RollbackUnsupported (ValueError)    group, kept_from
     ├── IntegrityError (AssertionError)     equation, left, right
     ├── KernelMismatch (AssertionError)     case, what, fault, row, token, head
@@ -33,25 +36,68 @@ says in its message which field is wrong, what it held and what would be right.
         └── PullError
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Self, TypeVar
 
 _LONGEST = 120  # characters of a value that a message quotes
 
 
-def _quote(value: object) -> str:
-    """``value`` as a message quotes it: not all of it where it is long."""
+def quote(value: object) -> str:
+    """``value`` as a message quotes it: on one line, and not all of it where it is long."""
     try:
+        if isinstance(value, int) and value.bit_length() > 400:
+            return f"an int of {value.bit_length():,} bits"
         text = repr(value)
-    except ValueError:  # an int of more digits than Python prints
-        text = f"a {type(value).__name__}"
+    except Exception:  # noqa: BLE001, whatever a stranger's object raises
+        return f"an object of type {type(value).__name__}"
+    if "\n" in text:  # an array's rows
+        text = " ".join(text.split())
     if len(text) <= _LONGEST:
         return text
     return f"{text[: _LONGEST // 2]} ... ({len(text):,} characters)"
 
 
+_E = TypeVar("_E", bound="OctavoError")
+
+
 class OctavoError(Exception):
-    """Base of every error octavo raises on purpose."""
+    """Base of every error octavo raises on purpose.
+
+    A copy, or what arrives where it was pickled to, has the same type, text and attributes. An
+    attribute that cannot be pickled, as a wrong argument may be, arrives as the text that quotes
+    it.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        facts = {name: _portable(value) for name, value in vars(self).items()}
+        return _remake, (type(self), self.args), facts
+
+    def __copy__(self) -> Self:
+        copied = _remake(type(self), self.args)
+        vars(copied).update(vars(self))
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()  # facts are read, never changed
+
+
+def _remake(kind: type[_E], args: tuple[Any, ...]) -> _E:
+    """An error that has its message already: its ``__init__`` would write another."""
+    base = OSError if issubclass(kind, OSError) else Exception  # MemoryError's makes no other
+    error = base.__new__(kind)
+    error.args = args
+    return error
+
+
+def _portable(value: object) -> object:
+    """``value``, or how a message quotes it where it cannot go to another process."""
+    import pickle  # here: few errors travel
+
+    try:
+        pickle.loads(pickle.dumps(value))  # noqa: S301, what was dumped here
+    except Exception:  # noqa: BLE001, whatever a stranger's object raises
+        return quote(value)
+    return value
 
 
 class OutOfPages(OctavoError, MemoryError):
@@ -104,7 +150,7 @@ class UnknownSequence(OctavoError, KeyError):
 
     def __init__(self, id: object, why: str = "is not known to this cache") -> None:
         self.id = id
-        super().__init__(f"sequence {id!r} {why}")
+        super().__init__(f"sequence {quote(id)} {why}")
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -122,7 +168,7 @@ class UnknownGroup(OctavoError, KeyError):
 
     def __init__(self, name: object, known: Sequence[str]) -> None:
         self.name, self.known = name, tuple(known)
-        what = f"no group {name!r}" if name is not None else "no group that keeps tokens"
+        what = f"no group {quote(name)}" if name is not None else "no group that keeps tokens"
         super().__init__(f"{what}; the plan's groups are {', '.join(self.known)}")
 
     def __str__(self) -> str:
@@ -134,7 +180,7 @@ class DuplicateSequence(OctavoError, ValueError):
 
     def __init__(self, id: object, why: str = "is already admitted; release it first") -> None:
         self.id = id
-        super().__init__(f"sequence {id!r} {why}")
+        super().__init__(f"sequence {quote(id)} {why}")
 
 
 class LengthError(OctavoError, ValueError):
@@ -145,7 +191,7 @@ class LengthError(OctavoError, ValueError):
     ) -> None:
         self.name, self.value, self.low, self.high = name, value, low, high
         tail = f" ({why})" if why else ""
-        super().__init__(f"{name} is {_quote(value)}; {_range(low, high)}{tail}")
+        super().__init__(f"{name} is {quote(value)}; {_range(low, high)}{tail}")
 
 
 def _range(low: int | None, high: int | None) -> str:
@@ -161,11 +207,47 @@ class TokenError(OctavoError, ValueError):
 
     def __init__(self, index: int, value: object, high: int = 2**31 - 1) -> None:
         self.index, self.value = index, value
-        super().__init__(f"token {index} is {_quote(value)}; token ids are ints in 0..{high}")
+        super().__init__(f"token {index} is {quote(value)}; token ids are ints in 0..{high}")
 
 
 class StepError(OctavoError, RuntimeError):
     """A verb does not fit the state of a step: out of order, closed, or one is still open."""
+
+
+class CacheInUse(OctavoError, RuntimeError):
+    """A verb was called while another one is inside the cache; nothing was changed by it.
+
+    Attributes:
+        verb: which was refused.
+    """
+
+    def __init__(self, verb: str) -> None:
+        self.verb = verb
+        why = "a cache is for one thread at a time, and what a verb calls must not call it"
+        super().__init__(f"{verb} was called while another verb is inside this cache: {why}")
+
+
+class CopyError(OctavoError, TypeError):
+    """An object that belongs to one cache, device or process cannot be copied or pickled.
+
+    Attributes:
+        kind: its class.
+        why: the reason, and what to do instead.
+    """
+
+    def __init__(self, kind: str, why: str) -> None:
+        self.kind, self.why = kind, why
+        article = "an" if kind[:1] in "AEIOU" else "a"
+        super().__init__(f"{article} {kind} cannot be copied or pickled: {why}")
+
+
+def uncopied(why: str) -> Callable[[Any], NoReturn]:
+    """A ``__reduce__`` for classes whose objects are one of a kind: it raises CopyError."""
+
+    def __reduce__(self: object) -> NoReturn:  # noqa: N807, what it stands for
+        raise CopyError(type(self).__name__, why)
+
+    return __reduce__
 
 
 class RollbackUnsupported(OctavoError, ValueError):
@@ -219,7 +301,7 @@ class IdentityError(OctavoError, ValueError):
 
     def __init__(self, name: str, value: object, right: str) -> None:
         self.name, self.value = name, value
-        super().__init__(f"{name} is {_quote(value)}; {right}")
+        super().__init__(f"{name} is {quote(value)}; {right}")
 
 
 class ConfigError(OctavoError, ValueError):
@@ -227,7 +309,7 @@ class ConfigError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"config field {field} is {_quote(value)}; {right}")
+        super().__init__(f"config field {field} is {quote(value)}; {right}")
 
 
 class UnknownArchitecture(ConfigError):
@@ -255,7 +337,7 @@ class PlanError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"{field} is {_quote(value)}; {right}")
+        super().__init__(f"{field} is {quote(value)}; {right}")
 
 
 class BudgetTooSmall(PlanError, MemoryError):
@@ -276,7 +358,7 @@ class SamplingError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"{field} is {_quote(value)}; {right}")
+        super().__init__(f"{field} is {quote(value)}; {right}")
 
 
 class TraceError(OctavoError, ValueError):
@@ -320,7 +402,7 @@ class PageFileMismatch(PageFileError):
 
     def __init__(self, path: object, field: str, saved: str, here: str) -> None:
         self.field, self.saved, self.here = field, saved, here
-        super().__init__(path, f"{field} is {_quote(saved)} in the file and {_quote(here)} here")
+        super().__init__(path, f"{field} is {quote(saved)} in the file and {quote(here)} here")
 
 
 class ModelError(OctavoError, OSError):

@@ -2,12 +2,21 @@
 
 import ast
 import builtins
+import copy
+import importlib
 import inspect
+import multiprocessing
+import pickle
+import pkgutil
 import re
+import threading
 
+import numpy as np
 import pytest
 
+import octavo
 from octavo import errors
+from octavo.testing import CaseFailed
 
 TREE = [
     (errors.OutOfPages, MemoryError),
@@ -19,6 +28,8 @@ TREE = [
     (errors.LengthError, ValueError),
     (errors.TokenError, ValueError),
     (errors.StepError, RuntimeError),
+    (errors.CacheInUse, RuntimeError),
+    (errors.CopyError, TypeError),
     (errors.RollbackUnsupported, ValueError),
     (errors.IntegrityError, AssertionError),
     (errors.KernelMismatch, AssertionError),
@@ -138,7 +149,55 @@ SAID = [
         "p: order is 'token' in the file and 'head' here",
     ),
     (errors.ModelError("a/b", "no such folder"), {"path": "a/b"}, "a/b: no such folder"),
+    (errors.PullError("a/b", "no such model"), {"path": "a/b"}, "a/b: no such model"),
+    (errors.OctavoError("a failure"), {}, "a failure"),
+    (errors.StepError("1 step is open"), {}, "1 step is open"),
+    (
+        errors.UnknownGroup("w", ["full", "state"]),
+        {"name": "w", "known": ("full", "state")},
+        "no group 'w'; the plan's groups are full, state",
+    ),
+    (
+        errors.CacheInUse("extend"),
+        {"verb": "extend"},
+        (
+            "extend was called while another verb is inside this cache: a cache is for one thread "
+            "at a time, and what a verb calls must not call it"
+        ),
+    ),
+    (
+        errors.CopyError("Engine", "make another from its model"),
+        {"kind": "Engine", "why": "make another from its model"},
+        "an Engine cannot be copied or pickled: make another from its model",
+    ),
+    (
+        errors.IdentityError("Salt.value", 3, "it must be text"),
+        {"name": "Salt.value", "value": 3},
+        "Salt.value is 3; it must be text",
+    ),
+    (
+        errors.SamplingError("top_k", -1, "it must be an int of at least 0"),
+        {"field": "top_k", "value": -1},
+        "top_k is -1; it must be an int of at least 0",
+    ),
+    (
+        errors.TraceError("t.csv", 4, "no time"),
+        {"path": "t.csv", "line": 4},
+        "t.csv: line 4: no time",
+    ),
+    (
+        CaseFailed("A01", 2, "stats", {"free": 3}, {"free": 4}),
+        {
+            "case": "A01",
+            "step": 2,
+            "where": "stats",
+            "expected": {"free": 3},
+            "actual": {"free": 4},
+        },
+        "case A01, step 2, stats: expected {'free': 3}, actual {'free': 4}",
+    ),
 ]
+EXAMPLES = [error for error, _, _ in SAID]
 
 
 @pytest.mark.parametrize(("error", "base"), TREE, ids=lambda kind: kind.__name__)
@@ -167,3 +226,107 @@ def test_docstring_draws_the_tree():
     assert defined == [name for name, _, _ in drawn]
     for name, builtin, _ in drawn:
         assert not builtin or issubclass(getattr(errors, name), getattr(builtins, builtin))
+
+
+# -- errors travel -----------------------------------------------------------------------------
+
+
+def _every_error(kind=errors.OctavoError):
+    """OctavoError and all classes below it, wherever in the package they are defined."""
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _every_error(below)
+
+
+def test_every_error_has_an_example():
+    """The tests here are about all errors there are, in every module that can be imported."""
+    for module in pkgutil.walk_packages(octavo.__path__, "octavo."):
+        if not module.name.endswith("__main__"):
+            try:
+                importlib.import_module(module.name)
+            except ImportError as missing:  # a library that is not installed
+                assert not str(missing.name).startswith("octavo")
+    found = {kind for kind in _every_error() if kind.__module__.startswith("octavo")}
+
+    assert found == set(map(type, EXAMPLES)) | {errors.StaleSequence}
+
+
+def _assert_same(error, other):
+    assert (type(error), str(error), error.args) == (type(other), str(other), other.args)
+    assert vars(error) == vars(other)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_are_copied_and_pickled(error):
+    """A copy is of the same type, says the same and has the same facts."""
+    _assert_same(error, copy.copy(error))
+    _assert_same(error, copy.deepcopy(error))
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        _assert_same(error, pickle.loads(pickle.dumps(error, protocol)))  # noqa: S301
+
+
+def test_errors_come_back_from_a_worker():
+    """What a process of a pool raises is raised where the result is waited for."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        for error in EXAMPLES:
+            with pytest.raises(type(error)) as caught:
+                pool.apply_async(exec, ("raise error", {"error": error})).get(120)
+            _assert_same(error, caught.value)
+        with pytest.raises(errors.LengthError, match="num_pages is 1;"):
+            pool.apply_async(octavo.Plan.from_pages, (1, 4)).get(120)
+
+
+def test_what_was_noted_goes_along():
+    """Notes are part of what an error says."""
+    error = errors.PlanError("page_size", 0, "it must be 1")
+    error.add_note("while the draft model was planned")
+
+    assert error.__notes__ == pickle.loads(pickle.dumps(error)).__notes__  # noqa: S301
+
+
+class _Stubborn:
+    """It can be made and not made again, nor shown."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __reduce__(self):
+        return type(self), ()
+
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (lambda: 0, "<function <lambda>"),
+        ((n for n in range(3)), "<generator object"),
+        (threading.Lock(), "<unlocked _thread.lock object"),
+        (_Stubborn("x"), "an object of type _Stubborn"),
+        ([_Stubborn("x")], "an object of type list"),
+    ],
+    ids=["function", "generator", "lock", "stubborn", "inside"],
+)
+def test_values_that_stay_behind(value, text):
+    """A value that cannot be pickled arrives as the text that quotes it; copies share it."""
+    error = errors.PlanError("policy", value, "it must be a name")
+    arrived = pickle.loads(pickle.dumps(error))  # noqa: S301
+
+    assert str(error) == str(arrived)
+    assert arrived.value.startswith(text)
+    assert value is copy.copy(error).value is copy.deepcopy(error).value
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (10**5000, "n is an int of 16,610 bits; "),
+        (np.arange(6).reshape(2, 3), "n is array([[0, 1, 2], [3, 4, 5]]); "),
+        ("x" * 200, f"n is '{'x' * 59} ... (202 characters); "),
+    ],
+    ids=["digits", "rows", "long"],
+)
+def test_values_are_quoted_on_a_line(value, said):
+    """A message stays one line of bounded length, whatever it was given."""
+    assert str(errors.LengthError("n", value, 1, None)).startswith(said)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from octavo.cache.identity import Adapter, CrossInput, Extra, Media, Salt
+from octavo.errors import OctavoError
 from octavo.model.spec import Attention, Cross, LayerKind, State
 from octavo.planner.request import Plan
 
@@ -17,8 +18,8 @@ _KINDS: dict[str, LayerKind] = {
 }
 
 
-class CaseFailed(AssertionError):
-    """A step of a case does not hold, or cannot be read; the message tells it in words.
+class CaseFailed(OctavoError, AssertionError):
+    """A step of a case does not hold, or cannot be read; the message says so in words.
 
     Attributes:
         case: the case's id.
