@@ -9,7 +9,14 @@ import torch
 import transformers
 from drop_in_models import SHAPE, generate, ids_of, model_of, padded
 
-from octavo.errors import LengthError, OctavoError, PlanError, StepError, UnsupportedModel
+from octavo.errors import (
+    CopyError,
+    LengthError,
+    OctavoError,
+    PlanError,
+    StepError,
+    UnsupportedModel,
+)
 from octavo.integrations.transformers import OctavoCache
 
 PAGE = 8
@@ -286,7 +293,7 @@ def test_copies_of_a_cache_are_refused_in_words(model):
     """Neither deepcopy nor pickle knows whose pages they would be."""
     cache = cache_for(model)
     for make in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(UnsupportedModel, match="batch_repeat_interleave"):
+        with pytest.raises(CopyError, match="batch_repeat_interleave"):
             make(cache)
 
 

@@ -106,7 +106,7 @@ def test_handles_are_not_copied():
     cache = Cache(Plan.from_pages(9, 4))
     seq = cache.admit([1, 2, 3])
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="handle"):
+        with pytest.raises(TypeError, match="cannot be copied or pickled: it is a handle"):
             copied(seq)
 
 

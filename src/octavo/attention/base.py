@@ -16,7 +16,7 @@ from octavo.attention.registry import Backend
 from octavo.attention.sizes import A, LayerArrays, Sizes, page_axis, sizes_of
 from octavo.cache.step import Step
 from octavo.checks import check_flag, check_int, check_number, check_positive
-from octavo.errors import LengthError, PlanError, UnsupportedModel
+from octavo.errors import LengthError, PlanError, UnsupportedModel, uncopied
 from octavo.index.rows import StepRows
 
 
@@ -72,6 +72,8 @@ class PreparedStep(Generic[A]):
 
     Cost: O(rows * width).
     """
+
+    __reduce__ = uncopied("it is prepared for one step; prepare makes another")
 
     backend: ClassVar[Backend]
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.checks import as_reals, check_positive
-from octavo.errors import LengthError, PlanError
+from octavo.errors import LengthError, PlanError, uncopied
 
 Floats = NDArray[np.floating[Any]]
 
@@ -46,6 +46,8 @@ class StoredPages:
         PlanError: an array of anything but real numbers, or not of the dtype of ``kv_dtype``, or a
             scale that is not above 0.
     """
+
+    __reduce__ = uncopied("it is a view of one layer")
 
     def __init__(
         self,

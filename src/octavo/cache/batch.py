@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from octavo.cache.sequence import Sequence
 from octavo.core.rows import Rows
-from octavo.errors import CapacityError, DuplicateSequence, UnknownSequence
+from octavo.errors import CapacityError, DuplicateSequence, UnknownSequence, uncopied
 
 
 class RemovedRow(NamedTuple):
@@ -24,6 +24,10 @@ class Batch:
     A released sequence keeps its row, and no step can be made, until it is removed. Sequences of a
     batch that was collected are in no batch.
     """
+
+    __reduce__ = uncopied(
+        "it is its cache's; Cache.batch makes one of any sequences that are in none"
+    )
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache

@@ -49,6 +49,7 @@ from octavo.errors import (
     StaleSequence,
     StepError,
     UnknownSequence,
+    uncopied,
 )
 from octavo.planner.plan import Plan
 
@@ -87,6 +88,8 @@ class Cache:
     Raises:
         LengthError, PlanError: an argument is out of range.
     """
+
+    __reduce__ = uncopied("it alone gives its pages out; make another from its plan")
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from octavo.checks import check_int
 from octavo.core.commits import Core
 from octavo.core.groups import Group
 from octavo.core.rows import Rows
-from octavo.errors import CapacityError, LengthError, NeverFits, PlanError
+from octavo.errors import CapacityError, LengthError, NeverFits, PlanError, uncopied
 from octavo.planner.plan import Plan
 
 Pages = list[list[int]]
@@ -47,6 +47,8 @@ class Capacity:
         prefixes: finds what is published of a prompt.
         max_length: longest sequence in tokens.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(self, core: Core, plan: Plan, prefixes: Prefixes, max_length: int) -> None:
         self._core, self._plan, self._prefixes = core, plan, prefixes

@@ -16,6 +16,7 @@ from octavo.cache.identity import Extra, page_digest, read_extras, root_digest
 from octavo.cache.match import shareable_pages
 from octavo.checks import Tokens, check_int, check_tokens
 from octavo.core.commits import Core
+from octavo.errors import uncopied
 
 
 class Stored(NamedTuple):
@@ -86,6 +87,8 @@ class EventLog:
         tell: called with each event. What it raises becomes a RuntimeWarning: the verb has
             happened.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(self, core: Core, tell: Callable[[Event], None]) -> None:
         self._core, self._tell = core, tell

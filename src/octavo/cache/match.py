@@ -10,6 +10,7 @@ from octavo.cache.identity import Identity
 from octavo.cache.results import Explanation, Match
 from octavo.core.commits import Core
 from octavo.core.sequences import NEVER
+from octavo.errors import uncopied
 
 GRID_STEP = (21, 20)
 """Most a grid boundary may be of the one before, as a fraction: 1.05."""
@@ -42,6 +43,8 @@ class Prefixes:
         core: what the cache owns.
         grid: whether states are kept on a geometric grid as well.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(self, core: Core, *, grid: bool) -> None:
         self._core, self._grid = core, grid

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.sequence import Sequence
-from octavo.errors import StepError
+from octavo.errors import StepError, uncopied
 
 Ints = NDArray[np.int32]
 
@@ -117,6 +117,8 @@ class Pin:
         tokens: leading tokens held.
         pages: the pages held, by group number; read-only.
     """
+
+    __reduce__ = uncopied("it holds pages of its cache; pin the prefix once more")
 
     def __init__(self, tokens: int, pages: list[Ints], unpin: "Callable[[Pin], None]") -> None:
         for held in pages:

@@ -6,7 +6,7 @@ Handles are read by everyone and changed by their Cache alone.
 """
 
 import warnings
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from octavo.cache.identity import Identity
 from octavo.core.rows import Handle
 from octavo.core.sequences import NEVER
+from octavo.errors import uncopied
 
 Ints = NDArray[np.int32]
 
@@ -28,12 +29,11 @@ class Sequence(Handle):
 
     __slots__ = ("_cache", "_identity", "cached", "id")
 
+    __reduce__ = uncopied("it is a handle on pages of its cache; Cache.fork makes another")
+
     def __init__(self, cache: Any, id: object, identity: Identity) -> None:
         super().__init__()
         self.id, self._cache, self._identity, self.cached = id, cache, identity, 0
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Sequence is a handle: it cannot be copied or pickled")
 
     def __repr__(self) -> str:
         state = f"known {self.length}, scheduled {self.scheduled}, computed {self.computed}"

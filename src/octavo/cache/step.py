@@ -5,13 +5,13 @@ live.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.core.rows import Pass
-from octavo.errors import StepError, UnknownGroup
+from octavo.errors import StepError, UnknownGroup, uncopied
 
 if TYPE_CHECKING:
     from octavo.cache.sequence import Sequence
@@ -108,17 +108,14 @@ class Step(Pass):
 
     __slots__ = ("_origin", "_values", "_views", "sequences")
 
+    __reduce__ = uncopied("it is its cache's; `replace` makes one with other arrays")
+
     def __init__(self, sequences: "tuple[Sequence, ...]" = (), **values: Any) -> None:
         super().__init__()
         self.sequences = sequences
         self._values = values
         self._views: dict[str | None, View] = {}
         self._origin: Step | None = None  # of which this is a copy
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Step is its cache's: it cannot be copied or pickled; `replace` makes one"
-        )
 
     def replace(self, **changes: Any) -> "Step":
         """A step by hand with the arrays of this one but for ``changes``; open while this is. O(T).

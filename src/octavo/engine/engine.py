@@ -28,6 +28,7 @@ from octavo.errors import (
     StepError,
     TokenError,
     UnsupportedModel,
+    uncopied,
 )
 from octavo.planner.request import Plan
 from octavo.scheduling import Scheduler, Turn
@@ -79,6 +80,8 @@ class Engine:
         PlanError: the plan is for another model or dtype.
         LengthError: a number out of range.
     """
+
+    __reduce__ = uncopied("it has a model and the pages of its cache; make another")
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 from octavo.cache.sequence import Sequence
 from octavo.checks import Ints
 from octavo.engine.sampling import Sampler, SamplingParams
+from octavo.errors import uncopied
 
 FinishReason = Literal["stop", "length", "cancelled"]
 OnToken = Callable[["Request", int], Any]
@@ -42,6 +43,10 @@ class Request:
         cached_tokens: tokens of the prompt found in the prefix cache; 0 while it waits.
         sequence: its handle in the cache, None before it first ran and when it is done.
     """
+
+    __reduce__ = uncopied(
+        "it is a handle on one request of its engine; submit the prompt once more"
+    )
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ import torch
 from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
-from octavo.errors import PlanError, StepError, UnsupportedModel
+from octavo.errors import PlanError, StepError, UnsupportedModel, uncopied
 from octavo.integrations.transformers.attention import (
     NAME,
     PagedPass,
@@ -38,6 +38,8 @@ class PageWriter(HostCache):
     Attributes:
         now: the pass the model runs; None: none.
     """
+
+    __reduce__ = uncopied("it is a part of one runner")
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(layers=[])
@@ -102,6 +104,8 @@ class Runner:
             model does not use transformers' attention interface.
         PlanError: the plan is for other layers or another dtype.
     """
+
+    __reduce__ = uncopied("it has a model and the pages of its cache; make another")
 
     def __init__(self, model: Any, plan: Plan) -> None:
         check_servable(model, plan)

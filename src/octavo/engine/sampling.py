@@ -14,7 +14,7 @@ import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from octavo.checks import check_int, check_tokens
-from octavo.errors import SamplingError, UnsupportedModel
+from octavo.errors import SamplingError, UnsupportedModel, uncopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,8 @@ class Sampler:
     Attributes:
         greedy: whether the likeliest token is taken, without chance.
     """
+
+    __reduce__ = uncopied("its random numbers are drawn once; make another from its parameters")
 
     def __init__(self, params: SamplingParams, device: torch.device | str = "cpu") -> None:
         self.greedy = params.greedy

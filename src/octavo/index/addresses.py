@@ -10,7 +10,7 @@ from octavo.cache.step import GroupView, Ints, Step
 from octavo.checks import check_int
 from octavo.core.arena import view as numbers
 from octavo.core.emit import Source, Table, Target
-from octavo.errors import CapacityError, LengthError, PlanError
+from octavo.errors import CapacityError, LengthError, PlanError, uncopied
 from octavo.index.arguments import MOST, TableForm, check_gone, check_step, name_row
 from octavo.model.lifetimes import Chunked, Lifetime, Window
 from octavo.planner.kernels import KERNELS
@@ -38,6 +38,8 @@ class Addresses:
     Raises:
         UnknownGroup, PlanError, LengthError, CapacityError, StepError: as `octavo.index` says.
     """
+
+    __reduce__ = uncopied("it reads one step")
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from octavo.core.emit import (
     Table,
     Target,
 )
-from octavo.errors import CapacityError, LengthError
+from octavo.errors import CapacityError, LengthError, uncopied
 from octavo.index.addresses import Addresses
 from octavo.index.arguments import MOST, Options, bounded, check_fill, check_rows, read_options
 from octavo.index.buffers import BOOL, Arrays, Shape, arrays_of, fill
@@ -74,6 +74,8 @@ class Emission:
     Raises:
         As `octavo.index` says.
     """
+
+    __reduce__ = uncopied("it reads one step")
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from octavo.cache.step import Step
 from octavo.checks import check_int
 from octavo.core.emit import PageStarts
-from octavo.errors import PlanError
+from octavo.errors import PlanError, uncopied
 from octavo.index.arguments import Options, check_plan, read_options
 from octavo.index.block_tables import DENSE, FLASH, VLLM, dense, flash, vllm
 from octavo.index.buffers import fill
@@ -55,6 +55,8 @@ class Emitter(Generic[F]):
 
     Without ``out`` the arrays are the emitter's own: read-only, and good until the next call.
     """
+
+    __reduce__ = uncopied("its arrays follow one batch; make another for another")
 
     def __init__(
         self,

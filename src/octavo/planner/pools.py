@@ -5,8 +5,9 @@ Knows no device and allocates nothing. Bytes are in `octavo.planner.sizes`; what
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from octavo.checks import check_int
 from octavo.errors import PlanError
@@ -129,6 +130,10 @@ class PoolPlan:
     _leader: int = field(default=0, repr=False)
     _request: PlanRequest | None = field(default=None, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[Callable[..., "PoolPlan"], tuple[object, ...]]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _remake, (type(self), values | {"groups": dict(self.groups)})
+
     @property
     def packed(self) -> bool:
         """Whether groups number their pages each for itself, within parents."""
@@ -154,6 +159,11 @@ class PoolPlan:
     def ids(self, group: str) -> int:
         """Page ids of ``group``, the null page included. O(1)."""
         return 1 + self.usable_pages * self.groups[group].pages_per_parent
+
+
+def _remake(kind: type[PoolPlan], values: dict[str, Any]) -> PoolPlan:
+    """A plan that was pickled, its groups read-only again."""
+    return kind(**values | {"groups": MappingProxyType(values["groups"])})
 
 
 def parents(plan: PoolPlan, sequences: int, length: int, *, in_flight: bool = False) -> int:

@@ -20,7 +20,7 @@ from octavo.cache.cache import Cache
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.checks import Tokens, check_int
-from octavo.errors import CapacityError, NeverFits, OutOfPages
+from octavo.errors import CapacityError, NeverFits, OutOfPages, uncopied
 
 
 class Schedulable(Protocol):
@@ -82,6 +82,8 @@ class Scheduler(Generic[R]):
     Raises:
         LengthError: max_step_tokens is below 1.
     """
+
+    __reduce__ = uncopied("it hands out the steps of one cache; make another for another")
 
     def __init__(self, cache: Cache, max_step_tokens: int, *, preemption: bool = True) -> None:
         self.cache, self._preemption = cache, preemption

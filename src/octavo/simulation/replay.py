@@ -9,7 +9,7 @@ import time
 from octavo.cache.cache import Cache
 from octavo.cache.results import Stats
 from octavo.cache.sequence import Sequence
-from octavo.errors import OutOfPages
+from octavo.errors import OutOfPages, uncopied
 from octavo.model.lifetimes import FULL
 from octavo.simulation.report import Run
 from octavo.simulation.requests import LONGEST, Ints, Trace
@@ -26,6 +26,8 @@ class SerialReplica:
         load: tokens of all prompts so far.
         tally: what was found.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(self, cache: Cache) -> None:
         self.cache, plan = cache, cache.plan

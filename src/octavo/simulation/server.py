@@ -12,6 +12,7 @@ import numpy as np
 
 from octavo.cache.cache import Cache
 from octavo.cache.step import Step
+from octavo.errors import uncopied
 from octavo.scheduling import Scheduler, Turn
 from octavo.simulation.report import Run
 from octavo.simulation.requests import AnswerTokens, Job, Trace
@@ -36,6 +37,8 @@ class Server:
         now: seconds; the end of the last step.
         tally: what happened.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(
         self, cache: Cache, model: TimeModel, answers: AnswerTokens, on_end: Callable[[], None]

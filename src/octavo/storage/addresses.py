@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from octavo.checks import check_int
-from octavo.errors import LengthError, PlanError, UnknownGroup
+from octavo.errors import LengthError, PlanError, UnknownGroup, uncopied
 from octavo.planner.plan import GroupPlan, Plan
 from octavo.storage.fields import WriteIndex
 
@@ -35,6 +35,8 @@ class DeviceIndex:
         plan: a plan.
         device: where indices are wanted.
     """
+
+    __reduce__ = uncopied("it belongs to one storage")
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._plan, self._device = plan, device

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from octavo.errors import uncopied
 from octavo.planner.components import Order
 from octavo.planner.layouts import TensorPlan
 
@@ -86,6 +87,8 @@ class ComponentField:
         view: as `Storage.tensor` gives it.
         plan: where it lies, and its element type.
     """
+
+    __reduce__ = uncopied("it is a view of one storage")
 
     __slots__ = ("_pages", "_rows", "_unit", "plan", "view")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from octavo.errors import PlanError
+from octavo.errors import PlanError, uncopied
 from octavo.planner.components import LATENT_TILE, Order, Scales
 from octavo.storage.fields import ComponentField, WriteIndex
 from octavo.storage.numbers import (
@@ -126,6 +126,8 @@ class KeyValues:
         order: the plan's.
         scales: the plan's.
     """
+
+    __reduce__ = uncopied("it is a view of one storage")
 
     def __init__(self, fields: dict[str, ComponentField], order: Order, scales: Scales) -> None:
         halves = (

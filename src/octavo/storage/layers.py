@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from octavo.checks import check_int, check_positive
-from octavo.errors import LengthError, PlanError
+from octavo.errors import LengthError, PlanError, uncopied
 from octavo.planner.plan import Plan
 from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
 from octavo.storage.fields import ComponentField, WriteIndex
@@ -31,6 +31,10 @@ class LayerStore:
         addresses: checks page ids and slots, and brings them to the device.
         fields: by (layer, group, component), the views that are moved as they are.
     """
+
+    __reduce__ = uncopied(
+        "it is the memory of one cache's pages; save_prefix and save_pages write them to files"
+    )
 
     def __init__(
         self, plan: Plan, addresses: DeviceIndex, arena: torch.Tensor, *, draft: bool

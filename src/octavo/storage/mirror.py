@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from octavo.checks import check_int
-from octavo.errors import LengthError, StepError, UnknownGroup
+from octavo.errors import LengthError, StepError, UnknownGroup, uncopied
 from octavo.storage.addresses import Ints
 from octavo.storage.store import Storage
 
@@ -26,6 +26,8 @@ class HostMirror:
     Raises:
         UnknownGroup: the plan has no such group. LengthError: a count below 1.
     """
+
+    __reduce__ = uncopied("it is one place for pages of one storage; make another")
 
     def __init__(self, storage: Storage, places: Mapping[str, int]) -> None:
         self.storage, self.pinned = storage, torch.cuda.is_available()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from octavo.cache.step import Copies
-from octavo.errors import LengthError, PlanError
+from octavo.errors import LengthError, PlanError, uncopied
 from octavo.planner.plan import Plan
 from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
 from octavo.storage.copies import copy_pages, put_pages, take_pages
@@ -38,6 +38,8 @@ class PageBytes:
         addresses: what may be written.
         arena: its bytes.
     """
+
+    __reduce__ = uncopied("it is a view of one storage")
 
     def __init__(self, plan: Plan, addresses: DeviceIndex, arena: torch.Tensor) -> None:
         self._addresses = addresses

@@ -12,6 +12,7 @@ from typing import Any
 
 from octavo.cache.identity import CrossInput, Media, RootKey
 from octavo.cache.step import Step
+from octavo.errors import uncopied
 from octavo.testing.shapes import Shape
 
 _numbers = count()
@@ -68,6 +69,8 @@ class ModelStore:
         shape: the groups and the page size.
         writable: called before every write into a page of tokens or a state.
     """
+
+    __reduce__ = uncopied("it is the memory of one cache's pages; make another of its shape")
 
     def __init__(self, shape: Shape, writable: Writable = lambda group, page: True) -> None:
         self._shape, self._size, self._writable = shape, shape.page_size, writable

@@ -20,7 +20,7 @@ from octavo.cache.inspection import is_own
 from octavo.cache.results import Committed, Pin
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.errors import OctavoError, OutOfPages, StepError
+from octavo.errors import OctavoError, OutOfPages, StepError, uncopied
 from octavo.testing.freezing import Frozen, freeze
 from octavo.testing.router import Router
 from octavo.testing.shapes import Shape
@@ -73,6 +73,8 @@ class World:
         counts: how often verbs were called, errors were raised and paths taken.
         ran_out: whether the last verb that could raise found too few pages.
     """
+
+    __reduce__ = uncopied("it has a cache; make another of its shape")
 
     freeze_every = 31
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from octavo.attention.kernels.tiles import Tile
-from octavo.errors import PlanError
+from octavo.errors import PlanError, uncopied
 
 
 class PageSource:
@@ -29,6 +29,8 @@ class PageSource:
     Raises:
         PlanError: a scale that is not above 0.
     """
+
+    __reduce__ = uncopied("it is a view of one layer")
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ import torch
 
 from octavo.attention.kernels.oracle import visible
 from octavo.attention.parameters import Seen
+from octavo.errors import uncopied
 from octavo.index.rows import StepRows
 
 _BLOCK = 256
@@ -39,6 +40,8 @@ class Tile:
         triangle: query i sees keys 0..i: causal attention without a past.
         blind: whether a query sees no key.
     """
+
+    __reduce__ = uncopied("it is a part of one step")
 
     def __init__(
         self, starts: list[int], count: int, pages: torch.Tensor, skip: int, keys: int
@@ -97,6 +100,8 @@ class Tiles:
 
     Cost: O(rows * width).
     """
+
+    __reduce__ = uncopied("it is the work of one step")
 
     def __init__(self, rows: StepRows, device: torch.device) -> None:
         self._page_size, self._device = rows.page_size, device

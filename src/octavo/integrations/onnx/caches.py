@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from octavo.cache.step import Step
-from octavo.errors import PlanError
+from octavo.errors import PlanError, uncopied
 from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.graph import ELEMENT_TYPES
 from octavo.model.spec import Attention, Latent, Shape
@@ -73,6 +73,8 @@ class Caches:
 
     Cost: O(bytes), which the system provides on first use.
     """
+
+    __reduce__ = uncopied("its arrays are the pages of one cache; make another of its plan")
 
     def __init__(self, plan: Plan) -> None:
         _check_plan(plan)

@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from octavo.errors import PlanError
+from octavo.errors import PlanError, uncopied
 
 ELEMENT_TYPES = {
     "fp32": TensorProto.FLOAT,
@@ -32,6 +32,8 @@ class Graph:
     Raises:
         PlanError: no such ``dtype``.
     """
+
+    __reduce__ = uncopied("it is being written; export it once more")
 
     def __init__(self, dtype: str) -> None:
         if dtype not in ELEMENT_TYPES:

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from octavo.errors import uncopied
 from octavo.integrations.onnx.decoder import Decoder, Weights
 from octavo.integrations.onnx.graph import Graph
 from octavo.model.spec import Latent
@@ -31,6 +32,8 @@ class Layers:
         weights: by name, checked.
         attend: how the graph attends.
     """
+
+    __reduce__ = uncopied("it writes one graph")
 
     def __init__(self, graph: Graph, decoder: Decoder, weights: Weights, attend: Attend) -> None:
         self._graph, self._decoder = graph, decoder

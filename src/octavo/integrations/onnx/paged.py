@@ -5,6 +5,7 @@ Source of its inputs and attributes: ONNX Runtime 1.32, docs/ContribOperators.md
 
 from typing import Any
 
+from octavo.errors import uncopied
 from octavo.integrations.onnx.caches import cache_names, output_names
 from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.graph import Graph
@@ -18,6 +19,8 @@ class PagedNodes:
         graph: written to; the caches become inputs and outputs of it.
         decoder: sizes.
     """
+
+    __reduce__ = uncopied("it writes one graph")
 
     def __init__(self, graph: Graph, decoder: Decoder) -> None:
         self._graph, self._decoder = graph, decoder

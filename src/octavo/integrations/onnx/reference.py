@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from octavo.errors import uncopied
 from octavo.integrations.onnx.caches import Arrays, output_of
 from octavo.integrations.onnx.op.operator import paged_attention_op
 
@@ -24,6 +25,8 @@ class PagedAttention(OpRun):  # named as the operator: the evaluator finds it by
 
 class ReferenceRunner:
     """Runs a graph in onnx's reference evaluator: NumPy, node by node."""
+
+    __reduce__ = uncopied("it has an evaluator of one graph; make another of its model")
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._evaluator = ReferenceEvaluator(model, new_ops=[PagedAttention])

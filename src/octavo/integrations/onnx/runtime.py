@@ -8,7 +8,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
-from octavo.errors import UnsupportedModel
+from octavo.errors import UnsupportedModel, uncopied
 from octavo.integrations.onnx.caches import Arrays, output_of
 
 
@@ -21,6 +21,8 @@ class RuntimeRunner:
     Raises:
         UnsupportedModel: the provider has no kernel for a node; its message names it.
     """
+
+    __reduce__ = uncopied("it has a session of ONNX Runtime; make another of its model")
 
     def __init__(self, model: onnx.ModelProto) -> None:
         try:

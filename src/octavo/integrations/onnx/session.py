@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from octavo import index
 from octavo.cache.step import Step
-from octavo.errors import LengthError, PlanError, StepError, TokenError
+from octavo.errors import LengthError, PlanError, StepError, TokenError, uncopied
 from octavo.integrations.onnx.caches import Arrays, Caches
 from octavo.integrations.onnx.contract import (
     check_window,
@@ -53,6 +53,8 @@ class PagedSession:
 
     Cost: O(bytes of weights and pages).
     """
+
+    __reduce__ = uncopied("it has the pages of one cache; make another of its model and plan")
 
     def __init__(
         self, model: onnx.ModelProto, plan: Plan, *, runtime: Runtime = "onnxruntime"

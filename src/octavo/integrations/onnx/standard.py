@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto
 
+from octavo.errors import uncopied
 from octavo.integrations.onnx.caches import cache_names, output_names
 from octavo.integrations.onnx.contract import WINDOW_KEY
 from octavo.integrations.onnx.decoder import Decoder
@@ -27,6 +28,8 @@ class StandardNodes:
         graph: written to; the caches become inputs and outputs of it.
         decoder: sizes.
     """
+
+    __reduce__ = uncopied("it writes one graph")
 
     def __init__(self, graph: Graph, decoder: Decoder) -> None:
         self._graph, self._decoder = graph, decoder

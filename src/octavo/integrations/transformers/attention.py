@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 
 from octavo.attention import best
 from octavo.cache.step import Step
-from octavo.errors import StepError, UnsupportedModel
+from octavo.errors import StepError, UnsupportedModel, uncopied
 from octavo.model.lifetimes import group_name
 from octavo.model.spec import Attention, Latent
 from octavo.planner.plan import Plan
@@ -75,6 +75,8 @@ class PagedPass:
     Attributes:
         attended: layers that have attended.
     """
+
+    __reduce__ = uncopied("it belongs to one step")
 
     def __init__(
         self,

@@ -17,7 +17,13 @@ from transformers import Cache as HostCache
 
 import octavo
 from octavo.checks import check_int
-from octavo.errors import LengthError, RollbackUnsupported, StepError, UnsupportedModel
+from octavo.errors import (
+    LengthError,
+    RollbackUnsupported,
+    StepError,
+    UnsupportedModel,
+    uncopied,
+)
 from octavo.integrations.transformers.arguments import (
     PassArguments,
     check_prompt,
@@ -193,9 +199,10 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         self.reset()
         self._unfollow()
 
-    def __reduce_ex__(self, _protocol: object) -> Any:
-        why = "pages belong to one cache and model; for_model makes another, and rows are copied"
-        raise UnsupportedModel("copy of a cache", f"{why} with batch_repeat_interleave")
+    __reduce__ = uncopied(
+        "pages belong to one cache and model; for_model makes another, and rows are copied with "
+        "batch_repeat_interleave"
+    )
 
     # -- what generate() calls -----------------------------------------------------------------
 

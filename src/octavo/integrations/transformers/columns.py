@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from octavo.errors import uncopied
 from octavo.integrations.transformers.passes import ModelPass
 
 Index = NDArray[np.int64]
@@ -25,6 +26,8 @@ class ColumnReader:
         view: [pages, heads, page_size, dim], or [pages, page_size, dim] for one head.
         group: what its pages belong to.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(self, view: torch.Tensor, group: str) -> None:
         shape = tuple(view.shape if view.ndim == 4 else view[:, None].shape)

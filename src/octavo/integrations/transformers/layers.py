@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionLayer
 
-from octavo.errors import PlanError
+from octavo.errors import PlanError, uncopied
 from octavo.integrations.transformers.attention import PagedLayer, paged_layers
 from octavo.integrations.transformers.columns import ColumnReader
 from octavo.integrations.transformers.passes import ModelPass
@@ -52,6 +52,8 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         rows: who has which token.
         paged: what is kept, and where.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     is_croppable = True
 
@@ -141,6 +143,8 @@ class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
         layer: index in the model.
         group: the states' group.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(self, storage: Storage, layer: int, group: str, **rest: Any) -> None:
         super().__init__(**rest)

@@ -13,7 +13,7 @@ import numpy as np
 from octavo.cache.cache import Cache
 from octavo.cache.sequence import Sequence
 from octavo.checks import check_int
-from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError
+from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError, uncopied
 from octavo.integrations.transformers.passes import Bools, Index, ModelPass
 
 NAMELESS = 2**30
@@ -38,6 +38,8 @@ class BatchRows:
         known: whether the rows are found again by their ids.
         lost: whether a pass that failed took the rows along, and none were begun since.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(self, cache: Cache, *, shares: bool, resumes: bool) -> None:
         self.cache, self.shares, self.resumes = cache, shares, resumes
