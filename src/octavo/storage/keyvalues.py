@@ -184,6 +184,8 @@ class LatentRows:
         fields: the layer's fields by component.
     """
 
+    __reduce__ = uncopied("it is a view of one storage")
+
     def __init__(self, name: str, fields: dict[str, ComponentField]) -> None:
         self._name, self._field = name, fields[name]
         self._scale = fields.get(f"{name}_scale")
