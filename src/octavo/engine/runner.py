@@ -76,15 +76,13 @@ class PageWriter(HostCache):
         return self.now.hand_over(paged, key_states, kwargs), value_states
 
     def check_attended(self) -> None:
-        """Check that every layer has attended through octavo.
+        """Check that every layer has attended through octavo, once.
 
         Raises:
             UnsupportedModel: one has not; its output cannot be trusted.
         """
-        found = 0 if self.now is None else self.now.attended
-        if found != len(self._layers):
-            why = f"{found} of {len(self._layers)} layers attended through octavo"
-            raise UnsupportedModel("model", why)
+        assert self.now is not None
+        self.now.check(self._layers.values(), in_place=True)
 
 
 class Runner:
@@ -126,7 +124,8 @@ class Runner:
             [rows that want a token, vocabulary], in the order of the rows.
 
         Raises:
-            UnsupportedModel: a layer did not attend through octavo, or asked for what it has not.
+            UnsupportedModel: a layer did not attend through octavo, did so twice, or asked for what
+                it has not.
 
         Cost: one forward pass of T tokens; attention over each row's context, never the pool.
         """

@@ -6,6 +6,8 @@ function, registered with transformers under `NAME` and `NAME_WITH_MASKS`, finds
 by that mark. Knows no requests, no prompts and no rows of sequences.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from octavo.attention import best
 from octavo.cache.step import Step
 from octavo.errors import StepError, UnsupportedModel, uncopied
 from octavo.model.lifetimes import group_name
-from octavo.model.spec import Attention, Latent
+from octavo.model.spec import Attention, Latent, Shared
 from octavo.planner.plan import Plan
 from octavo.storage import Storage, WriteIndex
 
@@ -42,18 +44,26 @@ class PagedLayer(NamedTuple):
         layer: index in the model.
         kind: keys and values, or latents.
         group: the pages' group.
+        readers: layers that attend to it: itself, and those that keep nothing of their own.
     """
 
     layer: int
     kind: Attention | Latent
     group: str
+    readers: int
+
+    @property
+    def in_place(self) -> bool:
+        """Whether octavo's attention reads it; transformers expands latents and masks chunks."""
+        return isinstance(self.kind, Attention) and self.kind.chunk is None
 
 
 def paged_layers(plan: Plan) -> dict[int, PagedLayer]:
     """The layers of a plan that keep something of every token, by index. O(layers)."""
     kinds = () if plan.spec is None else plan.spec.kinds()
+    readers = Counter(kind.layer for _, kind in kinds if isinstance(kind, Shared))
     return {
-        at: PagedLayer(at, kind, group_name(kind))
+        at: PagedLayer(at, kind, group_name(kind), 1 + readers[at])
         for at, kind in kinds
         if isinstance(kind, Attention | Latent)
     }
@@ -71,9 +81,6 @@ class PagedPass:
         shape: rows and new columns of the model's tensors.
         places: int64[T], the place of each token of the step; None: that of its number.
         source: int64[rows], the row whose output each row takes; None: its own.
-
-    Attributes:
-        attended: layers that have attended.
     """
 
     __reduce__ = uncopied("it belongs to one step")
@@ -91,7 +98,8 @@ class PagedPass:
         self._slots: dict[str, WriteIndex] = {}
         self._backend: Any = None
         self._prepared: dict[str, Any] = {}
-        self.attended = 0
+        self._written: set[int] = set()
+        self._reads: Counter[int] = Counter()
 
     def write(self, paged: PagedLayer, key: torch.Tensor, value: torch.Tensor) -> None:
         """Put a layer's new keys and values [rows, heads, columns, dim] in their slots.
@@ -100,9 +108,14 @@ class PagedPass:
 
         Raises:
             PlanError, LengthError: another dtype, device or shape than planned.
+            UnsupportedModel: the layer has written in this pass.
 
         Cost: O(T heads dim).
         """
+        if paged.layer in self._written:
+            why = "it writes twice in one pass, and the later takes the place of the earlier"
+            raise UnsupportedModel(f"layer {paged.layer}", why)
+        self._written.add(paged.layer)
         if self._step is None:
             return
         keys, values, slots = self._tokens(key), self._tokens(value), self._slots_of(paged.group)
@@ -141,9 +154,16 @@ class PagedPass:
         Where q is less than the pass's columns, as of a layer that shares another's keys, the query
         is that of the last ones.
 
+        Raises:
+            UnsupportedModel: more layers than the spec says attend to this one's pages, or one does
+                so several times, to parts of its keys or values.
+
         Cost: attention over the contexts of the step's rows.
         """
-        self.attended += 1
+        self._reads[paged.layer] += 1
+        if self._reads[paged.layer] > paged.readers:
+            why = f"its keys are attended to more than {paged.readers} times in one pass"
+            raise UnsupportedModel(f"layer {paged.layer}", why)
         assert isinstance(paged.kind, Attention)
         (rows, columns), (_, heads, width, _) = self._shape, query.shape
         if width < columns:
@@ -152,6 +172,29 @@ class PagedPass:
             return query.new_zeros(rows, width, heads, paged.kind.v_dim)
         found = self._run(paged, self._tokens(query), scale, softcap, sink_logits)
         return self._spread(found).view(rows, columns, heads, -1)[:, columns - width :]
+
+    def check(self, layers: Iterable[PagedLayer], *, in_place: bool) -> None:
+        """Check that the model that has run did so through octavo, each layer once. O(layers).
+
+        Args:
+            layers: those of the plan.
+            in_place: whether octavo's attention was to read the pages.
+
+        Raises:
+            UnsupportedModel: a layer did not; its pages and the model's output are not to be
+                trusted.
+        """
+        each = list(layers)
+        lacks = [
+            paged.layer
+            for paged in each
+            if paged.layer not in self._written
+            or (in_place and paged.in_place and self._reads[paged.layer] != paged.readers)
+        ]
+        if lacks:
+            done = f"{len(each) - len(lacks)} of {len(each)} layers"
+            what = "attended" if in_place else "kept keys and values"
+            raise UnsupportedModel("model", f"{done} {what} through octavo, not {lacks}")
 
     def _tokens(self, new: torch.Tensor) -> torch.Tensor:
         """The step's tokens [T, heads, dim] of a tensor [rows, heads, columns, dim]. O(T)."""

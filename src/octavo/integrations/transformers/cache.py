@@ -78,6 +78,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         self._rows = BatchRows(pages, shares=shares(model, plan), resumes=not forgets(model))
         super().__init__(layers=layers_of(self.storage, self._rows))
         self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
+        self._paged = [layer.paged for layer in self.layers if isinstance(layer, TokenLayer)]
         self._fresh = self._prompted = self._waits = False
         self._lock = RLock()
         self._thread: int | None = None
@@ -375,7 +376,11 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             self._rows.prompt(ids[:, :known], real[:, :known])
 
     def after(self, *, failed: bool) -> None:
-        """The model has run: what it computed counts, unless `crop` is to come, or it raised."""
+        """The model has run: what it computed counts, unless `crop` is to come, or it raised.
+
+        Raises:
+            UnsupportedModel: a layer kept nothing, or attended otherwise; the rows are gone.
+        """
         with self._lock:
             now = self._rows.now
             if now is None or now.done or now.thread != get_ident():
@@ -383,6 +388,11 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             if failed:
                 self._rows.settle()
                 return
+            try:
+                now.paged.check(self._paged, in_place=now.attends)
+            except UnsupportedModel:
+                self._rows.settle()
+                raise
             now.done = True
             if not self._waits:
                 self._save_states(now, 0)

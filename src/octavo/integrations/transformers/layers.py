@@ -91,6 +91,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
 
         Raises:
             StepError: no pass is open. PlanError: another dtype, device or shape than planned.
+            UnsupportedModel: the layer has written in this pass.
         """
         now, kind = self.rows.open_pass(), self.paged.kind
         self._check(key_states, value_states, now)
@@ -98,7 +99,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         if isinstance(kind, Latent):
             found = self.columns[0].read(now, 0)
             return found[..., : kind.rank], found[..., kind.rank :]
-        if now.attends and kind.chunk is None:
+        if now.attends and self.paged.in_place:
             return now.paged.hand_over(self.paged, key_states, kwargs), value_states
         first = self._first(now.past)
         keys, values = (each.read(now, first) for each in self.columns)
