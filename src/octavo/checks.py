@@ -115,6 +115,22 @@ def check_choice(name: str, value: object, known: Collection[str]) -> str:
     return value
 
 
+def check_apart(name: str, numbers: NDArray[np.integer[Any]]) -> None:
+    """Refuse places of which one stands twice: of two things put there one would be lost.
+
+    Raises:
+        PlanError: the second of two equal numbers; it names the first.
+
+    Cost: O(n log n).
+    """
+    ordered = np.sort(numbers, axis=None)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if twice.size:
+        first, second = np.argwhere(numbers == twice[0])[:2].tolist()
+        right = f"it stands at {first} too, and one of the two would be lost"
+        raise PlanError(f"{name} at {second}", int(twice[0]), right)
+
+
 def as_reals(name: str, value: Any, *, finite: bool = False) -> NDArray[Any]:
     """``value`` as an array: itself if it is one, a view of or a copy of what else holds numbers.
 

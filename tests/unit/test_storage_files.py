@@ -322,7 +322,7 @@ def test_a_tensor_that_is_missing(small, tmp_path):
         ({"full": np.array([1, 2]), "state": np.array([[3]])}, "the file holds full"),
         ({}, "the file holds full"),
         ({"full": [1, 2]}, "pages is"),
-        ({"full": np.array([2, 2])}, "pages of full that are page 2 is 2"),
+        ({"full": np.array([2, 2])}, "page of full at .* is 2"),
         ({"full": np.array([[1, 2]])}, "axes of pages of full is 2"),
         ({"full": np.array(1)}, "axes of pages of full is 0"),
     ],
@@ -334,6 +334,16 @@ def test_refused_pages(pages, message, tmp_path):
     with pytest.raises(OctavoError, match=message):
         load_pages(tmp_path / "p", store, pages)
     assert not store.arena.any()
+
+
+def test_pages_of_two_groups_in_the_same_bytes(tmp_path):
+    """In a packed plan a parent's bytes are one group's at a time."""
+    store = made(layout="packed")
+    save_pages(tmp_path / "p", store, apart(store, [7, 2], [5]))
+    other = made(layout="packed", random=False)
+    with pytest.raises(octavo.PlanError, match="they lie in the bytes of those of full"):
+        load_pages(tmp_path / "p", other, apart(other, [3, 4], [4]))
+    assert not other.arena.any()
 
 
 @pytest.mark.parametrize(

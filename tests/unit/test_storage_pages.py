@@ -86,6 +86,90 @@ def test_copies_run_over_arrays_of_ones_own(kind):
     assert arrays["state"][1].tolist() == [0, 5, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ([1, 2], [4, 4], r"target of full at \[1\] is 4; it stands at \[0\] too"),
+        ([1, 6], [4, 3], "source of full is 6; it must be an int of at least 0 and at most 5"),
+        ([1, -1], [4, 3], "source of full is -1"),
+        ([1, 2], [4, 6], "target of full is 6"),
+        ([1, 2], [4, -1], "target of full is -1"),
+        ([1, 2], [4, 0], "target of full is 0; .*the null page is never written"),
+        ([1, 2], [4], "targets of full is 1; it must be 2"),
+        ([[1, 2]], [[4, 3]], "source of full is"),
+        ([1.0, 2.0], [4, 3], "source of full is"),
+    ],
+)
+def test_copies_that_cannot_be_run(source, target, message, kind):
+    """A page twice, a page that is not there and the null page are refused; nothing is written."""
+    arrays = [np.arange(7), np.arange(6)]
+    pages = np.array(source), np.array(target)
+    if kind == "torch":
+        arrays, pages = list(map(torch.from_numpy, arrays)), tuple(map(torch.from_numpy, pages))
+    with pytest.raises(OctavoError, match=message):
+        copy_pages({"full": Copies(*pages)}, {"full": arrays})
+    assert [[*range(7)], [*range(6)]] == [array.tolist() for array in arrays]
+
+
+def test_copies_of_two_groups_into_one_array():
+    """Groups that share an array share its pages: two copies to one of them are refused."""
+    ours, theirs = np.arange(6), np.arange(6)
+    moves = {"full": copies([1], [4]), "window": copies([2], [4])}
+    with pytest.raises(octavo.PlanError, match="target of full and window at"):
+        copy_pages(moves, {"full": [theirs, ours], "window": [ours]})
+    assert [0, 1, 2, 3, 4, 5] == ours.tolist() == theirs.tolist()
+
+    copy_pages(moves, {"full": [theirs], "window": [ours]})
+    assert [[1, 4], [4, 2]] == [[theirs[4], 4], [4, ours[4]]]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_fresh_pages_are_zeroed_between_reading_and_writing(kind):
+    """A fresh page that is copied from hands on what it held, one that is copied to keeps it."""
+    array, fresh = np.arange(1, 8), np.array([2, 3, 5, 5])
+    moves, null = copies([2, 4], [3, 6]), np.array([3, 0])
+    if kind == "torch":
+        array, fresh, null = (torch.from_numpy(each) for each in (array, fresh, null))
+        moves = Copies(*(torch.from_numpy(each).long() for each in moves))
+    with pytest.raises(octavo.LengthError, match="fresh page of full is 0"):
+        copy_pages({"full": moves}, {"full": [array]}, {"full": null})
+    with pytest.raises(octavo.UnknownGroup, match="no group 'other'"):
+        copy_pages({"full": moves}, {"full": [array]}, {"other": fresh})
+    assert [1, 2, 3, 4, 5, 6, 7] == array.tolist()
+
+    copy_pages({"full": moves}, {"full": [array]}, {"full": fresh})
+    assert [1, 2, 0, 3, 5, 0, 5] == array.tolist()
+
+
+@pytest.mark.parametrize("layout", ["component", "packed"])
+def test_a_storage_zeroes_before_it_copies(layout):
+    """Whatever a step says is fresh, what is copied stays, and what is copied from was read."""
+    store = made(layout=layout)
+    before = store.read_pages("full", np.array([1, 2, 3, 4, 5]))
+    fresh = {"full": np.array([1, 2, 4], np.int32)}
+    store.apply({"full": copies([1, 3], [2, 5])}, fresh)
+    now = store.read_pages("full", np.array([1, 2, 3, 4, 5]))
+
+    assert [False, True, True, False, True] == now.bool().any(1).tolist()
+    assert torch.equal(before[[0, 2, 2]], now[[1, 2, 4]])
+
+
+def test_what_was_fresh_and_copied_in_a_step():
+    """A fork's first write: its copy stands although all that the step has taken is zeroed."""
+    plan = octavo.plan(ModelSpec("f", (Attention(1, 4, 4),), 64), 10_000, page_size=4, dtype="fp32")
+    cache, store = octavo.Cache(plan), Storage(plan)
+    row = cache.admit([1, 2, 3, 4, 5, 6])
+    cache.commit(cache.extend(row, 6), [7])
+    store.arena.fill_(1)
+    (twin,) = cache.fork(row)
+    step = cache.extend([row, twin], 1)
+    (target,) = step.copies["full"].target.tolist()
+    store.apply(step.copies, step.fresh)
+
+    assert store.read_pages("full", np.array([target])).bool().all()
+
+
 def test_apply_touches_nothing_else():
     """All bytes but the target's own stay."""
     store = made(LATENT, "slab")
@@ -143,12 +227,22 @@ def test_mirror_refusals():
         (lambda: mirror.offload("state", np.array([1]), np.array([0])), OctavoError, "'state'"),
         (lambda: mirror.offload("full", np.array([10**6]), np.array([1])), OctavoError, "page is"),
         (lambda: mirror.offload("full", np.array([1, 2]), np.array([1])), OctavoError, "number of"),
+        (lambda: mirror.offload("full", np.array([1]), np.array([0.5])), OctavoError, "places is"),
+        (lambda: mirror.offload("full", np.array([1]), np.array([[0]])), OctavoError, "places is"),
+        (
+            lambda: mirror.offload("full", np.array([1, 2]), [0, 0]),
+            OctavoError,
+            r"place of full at \[1\] is 0; it stands at \[0\] too",
+        ),
+        (lambda: mirror.restore("full", [0, 0], np.array([3, 3])), OctavoError, "page of full at"),
         (lambda: mirror.restore("full", np.array([1]), np.array([2])), StepError, "holds no page"),
         (lambda: mirror.restore("full", np.array([0]), np.array([0])), OctavoError, "null page"),
     ]:
         with pytest.raises(error, match=message):
             call()
     assert torch.equal(before, store.arena)
+    mirror.restore("full", np.array([0]), np.array([9]))  # what was first put there is there
+    assert torch.equal(*(store.read_pages("full", np.array([page])) for page in (1, 9)))
 
 
 @pytest.mark.parametrize(
@@ -158,6 +252,28 @@ def test_mirror_refusals():
         (lambda s: s.apply({"full": copies([1], [2]), "state": copies([1], [10**6])}), "page is"),
         (lambda s: s.apply({"full": copies([1, 2], [3])}), "targets is 1"),
         (lambda s: s.apply({"other": copies([1], [2])}), "no group 'other'"),
+        (lambda s: s.apply({"full": copies([1, 2], [3, 3])}), "page of full at .* is 3"),
+        (lambda s: s.apply({"full": copies([1], [3])}, {"full": np.array([0])}), "null page"),
+        (lambda s: s.apply({"full": copies([1], [3])}, {"other": np.array([1])}), "no group"),
+        (lambda s: s.apply({n: copies([1], [1]) for n in ("full", "state")}), "in the bytes of"),
+        (
+            lambda s: s.write_pages(
+                "full", np.array([4, 4]), s.read_pages("full", np.array([1, 2]))
+            ),
+            "page of full at .* is 4",
+        ),
+        (
+            lambda s: s.write(4, *[torch.ones(3, 2, 32)] * 2, np.array([9, 5, 9])),
+            r"slot at \[2\] is 9; it stands at \[0\] too",
+        ),
+        (
+            lambda s: s.write(4, *[torch.ones(3, 2, 32)] * 2, np.array([-1, 5, 5])),
+            "slot at .* is 5",
+        ),
+        (
+            lambda s: s.write_states(0, "conv", torch.ones(2, 6, 3), np.array([[1, 2], [3, 2]])),
+            "page of state at .* is 2",
+        ),
         (lambda s: s.zero({"full": np.array([3, 0])}), "null page"),
         (lambda s: s.zero({"full": np.array([3]), "state": np.array([-1])}), "page is -1"),
         (lambda s: s.zero({"full": [3]}), "pages is"),

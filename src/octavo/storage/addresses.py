@@ -1,12 +1,13 @@
 """Page ids and slots, checked and brought to the device. Knows numbers; no bytes."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from octavo.checks import check_int
+from octavo.checks import check_apart, check_int
 from octavo.errors import LengthError, PlanError, UnknownGroup, uncopied
 from octavo.planner.plan import GroupPlan, Plan
 from octavo.storage.fields import WriteIndex
@@ -20,12 +21,13 @@ class PageIndex(NamedTuple):
     Attributes:
         pages: int64 of any shape; of states [n, parts].
         group: what they belong to.
-        writable: whether none is the null page.
+        refusal: why they cannot be written: the null page is among them, or a page stands twice;
+            None: they can.
     """
 
     pages: torch.Tensor
     group: str
-    writable: bool
+    refusal: LengthError | PlanError | None
 
 
 class DeviceIndex:
@@ -63,6 +65,7 @@ class DeviceIndex:
         kept = np.flatnonzero(slots >= 0)
         used = slots if kept.size == slots.size else slots[kept]
         self._check_slots(slots, used, self.group(group).name)
+        check_apart("slot", used)
         pages, offsets = np.divmod(used.astype(np.int64), self._plan.page_size)
         rows = None if kept.size == slots.size else self.tensor(kept)
         return WriteIndex(self.tensor(pages), self.tensor(offsets), rows, slots.size)
@@ -76,19 +79,29 @@ class DeviceIndex:
         if least < 0 or (pages.size and int(pages.max()) > high):
             wrong = pages[(pages < 0) | (pages > high)].flat[0]
             raise LengthError("page", int(wrong), 0, high, f"of group {name}")
-        return PageIndex(self.tensor(pages.astype(np.int64)), name, least > 0)
+        return PageIndex(self.tensor(pages.astype(np.int64)), name, _refusal(pages, name, high))
 
     def written(self, pages: Ints | PageIndex, group: str | None) -> PageIndex:
         """The same, of pages that are about to be written.
 
         Raises:
-            LengthError: the null page is among them.
+            LengthError: the null page is among them. PlanError: a page stands twice.
         """
         index = pages if isinstance(pages, PageIndex) else self.pages(pages, group)
-        if not index.writable:
-            high = self._plan.ids(index.group) - 1
-            raise LengthError("page", 0, 1, high, "the null page is never written")
+        if index.refusal is not None:
+            raise index.refusal
         return index
+
+    def all_written(self, pages: Mapping[str, Ints]) -> list[PageIndex]:
+        """The same of several groups, which in a packed plan have no parent in common.
+
+        Raises:
+            PlanError: pages of two groups lie in the same bytes.
+        """
+        indices = [self.written(each, group) for group, each in pages.items()]
+        if self._plan.packed and len(indices) > 1:
+            self._check_parents(pages)
+        return indices
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """``array`` on the device."""
@@ -101,6 +114,28 @@ class DeviceIndex:
             raise LengthError("slot", int(wrong), low, high, "the null page is never written")
         if slots.size and int(slots.min()) < -1:
             raise LengthError("slot", int(slots.min()), -1, high, "-1 skips the write")
+
+    def _check_parents(self, pages: Mapping[str, Ints]) -> None:
+        """Refuse pages of different groups that are cut from the same parent."""
+        owner: dict[int, str] = {}
+        for group, each in pages.items():
+            per_parent = self._plan.groups[group].pages_per_parent
+            for parent in np.unique((each - 1) // per_parent).tolist():
+                other = owner.setdefault(parent, group)
+                if other != group:
+                    right = f"they lie in the bytes of those of {other}"
+                    raise PlanError(f"pages of {group}", each.tolist(), right)
+
+
+def _refusal(pages: Ints, group: str, high: int) -> LengthError | PlanError | None:
+    """What a write to these pages is refused with, if it is."""
+    if pages.size and not pages.all():
+        return LengthError("page", 0, 1, high, "the null page is never written")
+    try:
+        check_apart(f"page of {group}", pages)
+    except PlanError as error:
+        return error
+    return None
 
 
 def _check_ints(name: str, array: object) -> None:

@@ -100,11 +100,11 @@ class LayerStore:
             group: what the slots belong to; None: the first token group.
 
         Raises:
-            PlanError: no array of integers.
+            PlanError: no array of integers, or a slot that two tokens are written to.
             LengthError: a slot of the null page, or beyond the pages; or several axes.
             UnknownGroup: no such group.
 
-        Cost: O(len(slots)).
+        Cost: O(len(slots)), and to sort them: once a step, and then no layer looks again.
         """
         return self.addresses.slots(slots, group)
 
@@ -117,9 +117,10 @@ class LayerStore:
 
         Raises:
             PlanError: no array of integers. LengthError: beyond the group's pages.
-            UnknownGroup: no such group.
+            UnknownGroup: no such group. Pages that cannot be written, as the null page is among
+            them or one stands twice, can be read; verbs that write refuse them.
 
-        Cost: O(len(pages)).
+        Cost: O(len(pages)), and to sort them.
         """
         return self.addresses.pages(pages, group)
 
@@ -147,10 +148,11 @@ class LayerStore:
 
         Raises:
             LengthError: no such layer, a slot out of range, or keys or values of another shape.
-            PlanError: keys or values of another dtype or device, or quantised ones that are NaN or
-                infinite. Nothing has been written then.
+            PlanError: keys or values of another dtype or device, quantised ones that are NaN or
+                infinite, or a slot that two tokens are written to. Nothing has been written then.
 
-        Cost: O(T * kv_heads * (k_dim + v_dim)), whatever the size of the pool.
+        Cost: O(T * kv_heads * (k_dim + v_dim)), whatever the size of the pool, and `index` where
+        slots are given as they are.
         """
         place = self._place(layer, group)
         index = slots if isinstance(slots, WriteIndex) else self.index(slots, place[1])
@@ -259,7 +261,7 @@ class LayerStore:
 
         Raises:
             LengthError: no such layer or component, pages out of range, or another shape.
-            PlanError: another dtype or device. Nothing has been written then.
+            PlanError: another dtype or device, or a page twice. Nothing has been written then.
 
         Cost: O(bytes of the states).
         """

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from octavo.checks import check_int
-from octavo.errors import LengthError, StepError, UnknownGroup, uncopied
+from octavo.checks import check_apart, check_int
+from octavo.errors import LengthError, PlanError, StepError, UnknownGroup, uncopied
 from octavo.storage.addresses import Ints
 from octavo.storage.store import Storage
 
@@ -56,11 +56,13 @@ class HostMirror:
             places: int[k], places here, each once.
 
         Raises:
-            UnknownGroup, PlanError, LengthError: no such group, pages or places.
+            UnknownGroup, PlanError, LengthError: no such group, pages or places, or a place twice.
+                Nothing has been copied then.
 
         Cost: O(bytes).
         """
         targets = self._places(group, places, len(pages))
+        check_apart(f"place of {group}", targets)
         content = self.storage.read_pages(group, pages)
         for place, page in zip(targets.tolist(), content, strict=True):
             self._memory[group][place].copy_(page, non_blocking=True)
@@ -72,11 +74,12 @@ class HostMirror:
         Args:
             group: name.
             places: int[k], places here.
-            pages: int[k], ids in the storage; not the null page.
+            pages: int[k], ids in the storage, each once; not the null page.
 
         Raises:
             StepError: nothing was ever put in one of the places.
-            UnknownGroup, PlanError, LengthError: no such group, pages or places.
+            UnknownGroup, PlanError, LengthError: no such group, pages or places, or a page twice.
+                Nothing has been copied then.
 
         Cost: O(bytes).
         """
@@ -95,6 +98,8 @@ class HostMirror:
         if group not in self._memory:
             raise UnknownGroup(group, list(self._memory))
         found = np.asarray(places)
+        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+            raise PlanError("places", places, "they must be one axis of ints")
         check_int("number of places", len(found), count, count, "as many as pages")
         high = len(self._memory[group]) - 1
         for place in found[(found < 0) | (found > high)]:

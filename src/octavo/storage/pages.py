@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from octavo.cache.step import Copies
 from octavo.errors import LengthError, PlanError, uncopied
 from octavo.planner.plan import Plan
 from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
-from octavo.storage.copies import copy_pages, put_pages, take_pages
+from octavo.storage.copies import move_pages, put_pages, take_pages
 from octavo.storage.fields import as_units, bytes_of
 
 
@@ -55,17 +56,19 @@ class PageBytes:
         """Bytes of one page that are moved. O(spans)."""
         return sum(span.shape[1] * span.itemsize for span in self._spans[group])
 
-    def apply(self, copies: Mapping[str, Copies]) -> None:
+    def apply(self, copies: Mapping[str, Copies], fresh: Mapping[str, Ints]) -> None:
         """See `Storage.apply`."""
-        checked = {group: self._checked(each, group) for group, each in copies.items()}
-        copy_pages(checked, self._spans)
+        addresses = self._addresses
+        targets = addresses.all_written({group: each.target for group, each in copies.items()})
+        checked = {
+            index.group: self._checked(each, index)
+            for index, each in zip(targets, copies.values(), strict=True)
+        }
+        move_pages(checked, self._spans, {n: self._cleared(n, each) for n, each in fresh.items()})
 
     def zero(self, pages: Mapping[str, Ints]) -> None:
         """See `Storage.zero`."""
-        indices = [self._addresses.written(each, group) for group, each in pages.items()]
-        for index in indices:
-            for span in self._spans[index.group]:
-                span.index_fill_(0, index.pages.flatten(), 0)
+        self.apply({}, pages)
 
     def read(self, index: PageIndex) -> torch.Tensor:
         """See `Storage.read_pages`."""
@@ -76,14 +79,18 @@ class PageBytes:
         sizes = [span.shape[1] * span.itemsize for span in self._spans[index.group]]
         self._put(index, list(torch.split(content, sizes, 1)))
 
-    def _checked(self, copies: Copies, group: str) -> Copies:
+    def _checked(self, copies: Copies, target: PageIndex) -> Copies:
         """The same pages as int64 tensors on the device."""
         if copies.source.shape != copies.target.shape:
             right = "as many as sources"
             raise LengthError("targets", copies.target.size, copies.source.size, None, right)
-        source = self._addresses.pages(copies.source, group)
-        target = self._addresses.written(copies.target, group)
+        source = self._addresses.pages(copies.source, target.group)
         return Copies(source.pages, target.pages)  # type: ignore[arg-type]
+
+    def _cleared(self, group: str, pages: Ints) -> torch.Tensor:
+        """The same of pages to be zeroed, where none is lost that stands twice."""
+        once = np.unique(pages) if isinstance(pages, np.ndarray) else pages
+        return self._addresses.written(once, group).pages
 
     def _take(self, index: PageIndex) -> list[torch.Tensor]:
         pages = index.pages.flatten()

@@ -57,25 +57,31 @@ class Storage(LayerStore):
         """Element type of keys and values."""
         return self._dtype
 
-    def apply(self, copies: Mapping[str, Copies]) -> None:
+    def apply(self, copies: Mapping[str, Copies], fresh: Mapping[str, Ints] | None = None) -> None:
         """Run a step's ``copies`` (before the forward pass) or ``snapshots`` (after it).
 
-        All sources of all groups are read before any target is written.
+        All sources of all groups are read, then fresh pages are zeroed, then targets are written:
+        in this order no page that something is copied to is cleared.
 
         Args:
             copies: by group name, pages to copy.
+            fresh: by group name, pages to fill with zeros: those of the step whose ``copies`` these
+                are, where old content must not be seen; None: none.
 
         Raises:
-            PlanError, LengthError, UnknownGroup: no such pages; the null page as a target.
+            LengthError, UnknownGroup: no such pages; the null page as a target.
+            PlanError: no arrays of ints; a target that stands twice, or lies in the bytes of one of
+                another group. Nothing has been written then.
 
         Cost: O(bytes copied), held twice while it runs.
         """
-        self._bytes.apply(copies)
+        self._bytes.apply(copies, {} if fresh is None else fresh)
 
     def zero(self, pages: Mapping[str, Ints]) -> None:
-        """Fill pages with zeros: a step's ``fresh``, where old content must not be seen.
+        """Fill pages with zeros, before anything of a step is copied or written to them.
 
-        No result of octavo's depends on it, since what is unowned is never read.
+        Pages that a step has taken are zeroed by `apply`, in the right order. No result of octavo's
+        depends on it, since what is unowned is never read.
 
         Args:
             pages: by group name, page ids.
@@ -114,8 +120,8 @@ class Storage(LayerStore):
             content: uint8[k, page_bytes(group)] on the storage's device.
 
         Raises:
-            PlanError, LengthError, UnknownGroup: no such pages, the null page, or content of
-                another shape, type or device. Nothing has been written then.
+            PlanError, LengthError, UnknownGroup: no such pages, one twice, the null page, or
+                content of another shape, type or device. Nothing has been written then.
 
         Cost: O(bytes).
         """
