@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from octavo import Cache, CapacityError, LengthError, Plan
+from octavo import Attention, Cache, CapacityError, LengthError, Plan, State
 from octavo.slots import slot_mapping
 
 PAGES = [5, 2, 9]
@@ -211,6 +211,35 @@ def test_fresh_pages_are_told():
     assert {"full": [1, 2]} == {name: pages.tolist() for name, pages in step.fresh.items()}
     cache.commit(step, [1])
     assert {} == cache.extend(row, 1).fresh
+
+
+def written(step):
+    """By group, pages that copies and snapshots write."""
+    found = {name: set() for name in step.group_names}
+    for moves in (step.copies, step.snapshots):
+        for name, pair in moves.items():
+            found[name] |= set(pair.target.tolist())
+    return found
+
+
+@pytest.mark.parametrize("groups", [None, {"full": Attention(1, 1, 1), "state": State(1)}])
+def test_no_fresh_page_is_written_by_copies_or_snapshots(groups):
+    """Who clears fresh pages destroys nothing, be it before or after the copies."""
+    cache = Cache(Plan.from_pages(60, 4, groups))
+    row = cache.admit(list(range(10)))
+    steps, targets = [cache.extend(row, 8)], 0
+    targets += sum(map(len, written(steps[0]).values()))
+    cache.commit(steps[0])
+    cache.commit(cache.extend(row, 2), [1])
+    rows = [row, *cache.fork(row, 2)]
+    steps.append(cache.extend(rows, 1))
+    targets += sum(map(len, written(steps[1]).values()))
+
+    assert (2 if groups is None else 5) == targets  # two open pages; a snapshot, two states
+    for step in steps:
+        fresh = {name: set(step.fresh.get(name, [])) for name in step.group_names}
+        assert all(not fresh[name] & pages for name, pages in written(step).items())
+    assert groups is None or {"full", "state"} == set(steps[0].fresh)
 
 
 @pytest.mark.parametrize("order", [">i4", ">i8", "<u4", ">u2"])

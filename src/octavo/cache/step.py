@@ -94,7 +94,8 @@ class Step(Pass):
     """One forward pass: n rows (sequences) with T new tokens together. Made by `Cache.extend`.
 
     Storage operations run in this order: ``copies``, the forward pass, ``snapshots``; steps in the
-    order they were extended. All arrays are int32 unless said, and read-only but ``input_ids``.
+    order they were extended. Who clears ``fresh`` does so before the forward pass. All arrays are
+    int32 unless said, and read-only but ``input_ids``.
     Tables and deltas are gathered when they are first read, which must be while the step is open.
 
     Args:
@@ -280,7 +281,11 @@ class Step(Pass):
 
     @property
     def fresh(self) -> dict[str, Ints]:
-        """By group name, pages taken for this step, whose old content means nothing."""
+        """By group name, pages taken for this step whose old content means nothing.
+
+        None of them is written by ``copies`` or ``snapshots``: they can be cleared at any time
+        before the forward pass.
+        """
         return self._remember("fresh", self._fresh)
 
     @property
@@ -395,8 +400,8 @@ class Step(Pass):
             count = int(self.array[number])
             pages = self.array[at : at + count]
             at += count
-            if name in self.snapshots:
-                pages = _shut(np.concatenate([pages, self.snapshots[name].target]))
+            if name in self.copies:
+                pages = _shut(pages[~np.isin(pages, self.copies[name].target)])
             if pages.size:
                 found[name] = pages
         return found

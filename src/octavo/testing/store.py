@@ -95,10 +95,10 @@ class ModelStore:
 
         Cost: O(context of all rows).
         """
-        for name, pages in step.fresh.items():
-            self._clear(name, pages.tolist())
         for name, (source, target) in step.copies.items():
             self.copy(name, source.tolist(), target.tolist())
+        for name, pages in step.fresh.items():  # the later of the two times it may be done
+            self._clear(name, pages.tolist())
         for name, life in self._lifetimes.items():
             if life.form == "tokens":
                 self._read(name, step, contents)

@@ -417,10 +417,9 @@ class World:
             return None
 
     def _check_need(self, step: Step, need: dict[str, int] | None) -> None:
-        snapshots = {name: pair.target.size for name, pair in step.snapshots.items()}
         for name, count in (need or {}).items():
-            taken = step.fresh[name].size if name in step.fresh else 0
-            assert taken - snapshots.get(name, 0) == count, f"need said {count} pages of {name}"
+            taken = int(step.array[step.group_number(name)])
+            assert taken == count, f"need said {count} pages of {name}, {taken} were taken"
 
     def _check_repointed(self, done: Committed) -> None:
         for entry in done.repointed:
