@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from octavo.cache.sequence import Sequence
+from octavo.cache.verbs import verb
 from octavo.core.rows import Rows
 from octavo.errors import CapacityError, DuplicateSequence, UnknownSequence, uncopied
 
@@ -61,6 +62,7 @@ class Batch:
         """Whether ``sequence`` is a row of this batch. O(1)."""
         return isinstance(sequence, Sequence) and sequence in self._places
 
+    @verb
     def add(self, sequence: Sequence) -> int:
         """Put ``sequence`` in a new last row and return its number. Amortised O(1).
 
@@ -69,7 +71,11 @@ class Batch:
             CapacityError: the batch is full.
             UnknownSequence, StaleSequence: it cannot be a row.
         """
-        self.check_free(self._cache._check(sequence))
+        self._check_free(self._cache._check(sequence))
+        return self._add(sequence)
+
+    def _add(self, sequence: Sequence) -> int:
+        """`add` of a sequence that may be a row."""
         row = len(self._sequences)
         if row == self._cache.max_sequences:
             raise CapacityError("len(batch)", row + 1, row, "released sequences count")
@@ -79,6 +85,7 @@ class Batch:
         self._cache._core.join(self._rows, sequence.row)
         return row
 
+    @verb
     def remove(self, sequence: Sequence) -> RemovedRow:
         """Take ``sequence`` out; the last row moves into its place. O(1).
 
@@ -97,7 +104,7 @@ class Batch:
         self._places[last] = row
         return RemovedRow(last, row)
 
-    def check_free(self, sequence: Sequence) -> None:
+    def _check_free(self, sequence: Sequence) -> None:
         """Refuse a sequence that is in a batch, this or another. O(1).
 
         Raises:

@@ -37,10 +37,12 @@ from octavo.cache.refusals import commit_error, extend_error, out_of_pages, roll
 from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Repointed, Stats
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
+from octavo.cache.verbs import verb
 from octavo.checks import Tokens, check_flag, check_int, check_tokens, has_entries
 from octavo.core.build import warn_once
 from octavo.core.rows import Refused, Rows
 from octavo.errors import (
+    CacheInUse,
     CapacityError,
     DuplicateSequence,
     IdentityError,
@@ -62,6 +64,9 @@ Pages = list[list[int]]
 
 class Cache:
     """Pages, prefixes and sequences of one pool; for one thread at a time.
+
+    Every verb raises CacheInUse, and changes nothing, where another is inside the cache: a second
+    thread's, or one that calls back from a policy or an argument. Listeners may call verbs.
 
     A verb that raises one of octavo's errors has changed nothing. That cannot be said of Python's
     own MemoryError or KeyboardInterrupt in the middle of a verb; `check` tells.
@@ -130,6 +135,7 @@ class Cache:
         self._disbanded: list[Rows] = []
         self._pins: set[Pin] = set()
         self._open: list[Step] = []
+        self._inside = False  # whether a verb runs
         self._prompt_tokens = self._cached_tokens = self._preemptions = 0
         warn_once(core_build.why_not)
 
@@ -147,6 +153,7 @@ class Cache:
 
     # -- looking -------------------------------------------------------------------------------
 
+    @verb
     def peek(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Match:
         """What `admit` would find of ``tokens``; changes nothing, not even recency.
 
@@ -162,6 +169,7 @@ class Cache:
             hit, self._prefixes.pending(prompt.begin, hit, prompt.length, same)
         )
 
+    @verb
     def explain_match(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Explanation:
         """Why `admit` would find as much of ``tokens`` as it does, and which group set it.
 
@@ -170,6 +178,7 @@ class Cache:
         prompt, identity = read_prompt(self._core, tokens), read_extras(extra)
         return self._prefixes.explain(self._prefixes.find(*prompt, identity), prompt.length)
 
+    @verb
     def fits(self, requests: Iterable[Request]) -> Fit:
         """Whether these sequences and prompts can all run to their limits at once.
 
@@ -210,6 +219,7 @@ class Cache:
         limit = min(check_int("limit", limit, prompt.length), MOST)
         return self._capacity.wish_for(*prompt, limit, read_extras(extra))
 
+    @verb
     def need(self, rows: Steppable, counts: Counts = 1, *, ahead: int = 0) -> dict[str, int]:
         """Pages by group that `extend` with the same arguments would take. O(rows).
 
@@ -224,6 +234,7 @@ class Cache:
         except Refused as refused:
             raise extend_error(self._core, refused, sequences, spread) from None
 
+    @verb
     def available(self) -> dict[str, int]:
         """Pages by group that one `extend` could take if it took of no other group.
 
@@ -232,6 +243,7 @@ class Cache:
         self._reap()
         return self._capacity.available()
 
+    @verb
     def stats(self) -> Stats:
         """Counts now and totals so far. O(1)."""
         self._reap()
@@ -251,6 +263,7 @@ class Cache:
             snapshots=sum(map(len, kept)),
         )
 
+    @verb
     def check(self) -> None:
         """Verify every law of the pool, the index and the tables. O(pages + sequences).
 
@@ -262,6 +275,7 @@ class Cache:
 
     # -- admitting and ending ------------------------------------------------------------------
 
+    @verb
     def admit(
         self,
         tokens: Tokens,
@@ -361,6 +375,7 @@ class Cache:
         if core.states:
             self._prefixes.set_stops(row, boundary)
 
+    @verb
     def release(self, sequence: Sequence) -> None:
         """End a sequence: its pages go back, published ones stay for reuse, last page coldest.
 
@@ -375,6 +390,7 @@ class Cache:
         self._core.release(self._check(sequence))
         del self._named[sequence.id]
 
+    @verb
     def reset(self) -> None:
         """Forget every published page.
 
@@ -393,8 +409,8 @@ class Cache:
         pool.evicted = evicted
         if self._log is not None:
             self._log.cleared()
-            self._log.deliver()
 
+    @verb
     def pin(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Pin:
         """Hold the published prefix of ``tokens``, so that it is not evicted until released.
 
@@ -415,11 +431,13 @@ class Cache:
             for page in held:
                 core.pool.retain(number, page)
         arrays = [np.array(held, np.int32) for held in pages]
-        pin = Pin(hit.boundary * core.size, arrays, self._unpin)
+        pin = Pin(self, hit.boundary * core.size, arrays)
         self._pins.add(pin)
         return pin
 
     def _unpin(self, pin: Pin) -> None:
+        if pin not in self._pins:
+            raise StepError("this pin was released before")
         self._pins.remove(pin)
         for number, held in enumerate(pin.pages):
             for page in held[::-1].tolist():
@@ -427,6 +445,7 @@ class Cache:
 
     # -- stepping ------------------------------------------------------------------------------
 
+    @verb
     def batch(self, sequences: Iterable[Sequence] = ()) -> Batch:
         """A handle for rows that step together, to `add` to and `remove` from. O(rows).
 
@@ -439,10 +458,10 @@ class Cache:
         self._reap()
         batch = Batch(self)
         for sequence in listed:
-            batch.check_free(self._check(sequence))
+            batch._check_free(self._check(sequence))
         self._check_distinct(listed)
         for sequence in listed:
-            batch.add(sequence)
+            batch._add(sequence)
         return batch
 
     def extend(self, rows: Steppable, counts: Counts = 1, *, ahead: int = 0) -> Step:
@@ -464,20 +483,26 @@ class Cache:
 
         Cost: O(rows x groups + new tokens).
         """
-        if self._orphans:
-            self._reap()
-        if len(self._open) >= self.depth:
-            held = f"{len(self._open)} steps are open, this cache's depth"
-            raise StepError(f"{held}: commit the oldest first")
-        if type(ahead) is not int or ahead:
-            ahead = min(check_int("ahead", ahead, 0), MOST)
-        sequences, chosen = self._choose(rows)
-        spread, step = read_counts(counts, len(sequences)), Step(sequences)
+        if self._inside:  # as `octavo.cache.verbs.verb`, which would cost more
+            raise CacheInUse("extend")
         try:
-            self._core.extend(step, chosen, spread.each, spread.counts, ahead)
-        except Refused as refused:
-            raise extend_error(self._core, refused, sequences, spread) from None
-        self._open.append(step)
+            self._inside = True
+            if self._orphans:
+                self._reap()
+            if len(self._open) >= self.depth:
+                held = f"{len(self._open)} steps are open, this cache's depth"
+                raise StepError(f"{held}: commit the oldest first")
+            if type(ahead) is not int or ahead:
+                ahead = min(check_int("ahead", ahead, 0), MOST)
+            sequences, chosen = self._choose(rows)
+            spread, step = read_counts(counts, len(sequences)), Step(sequences)
+            try:
+                self._core.extend(step, chosen, spread.each, spread.counts, ahead)
+            except Refused as refused:
+                raise extend_error(self._core, refused, sequences, spread) from None
+            self._open.append(step)
+        finally:
+            self._inside = False
         if self._log is not None:
             self._log.deliver()
         return step
@@ -527,26 +552,33 @@ class Cache:
 
         Cost: O(rows x groups + new ids and pages).
         """
-        if not (self._open and self._open[0] is step):
-            self._check_open(step)
-            raise StepError("this is not the oldest open step: steps commit oldest first")
-        core = self._core
-        ids, counts = read_learned(core, tokens, step)
-        valid = read_kept(kept, step)
+        if self._inside:
+            raise CacheInUse("commit")
         try:
-            core.commit(step, ids, counts, valid)
-        except Refused as refused:
-            raise commit_error(core, self.plan, refused, step, ids) from None
-        del self._open[0]
-        repointed = [
-            Repointed(step.sequences[place], core.names[number], column, old, new)
-            for place, number, column, old, new in core.repointed
-        ]
-        done = Committed(core.published, tuple(repointed), core.dropped)
+            self._inside = True
+            if not (self._open and self._open[0] is step):
+                self._check_open(step)
+                raise StepError("this is not the oldest open step: steps commit oldest first")
+            core = self._core
+            ids, counts = read_learned(core, tokens, step)
+            valid = read_kept(kept, step)
+            try:
+                core.commit(step, ids, counts, valid)
+            except Refused as refused:
+                raise commit_error(core, self.plan, refused, step, ids) from None
+            del self._open[0]
+            repointed = [
+                Repointed(step.sequences[place], core.names[number], column, old, new)
+                for place, number, column, old, new in core.repointed
+            ]
+            done = Committed(core.published, tuple(repointed), core.dropped)
+        finally:
+            self._inside = False
         if self._log is not None:  # last: a listener may commit the next step
             self._log.deliver()
         return done
 
+    @verb
     def abort(self, step: Step) -> None:
         """Undo the newest open step: its slots are given back and nothing is learned.
 
@@ -564,6 +596,7 @@ class Cache:
         self._core.abort(step)
         del self._open[-1]
 
+    @verb
     def learn(self, sequence: Sequence, tokens: Tokens) -> None:
         """Tell a sequence ids that follow what it knows, without a step: a next turn, or a fork's.
 
@@ -581,6 +614,7 @@ class Cache:
             raise CapacityError("length", length, sequence.limit, "the limit of the sequence")
         self._core.learn(sequence.row, numbers(ids), ids.size)
 
+    @verb
     def keep(self, sequence: Sequence, position: int) -> None:
         """Ask for a sequence's states after ``position`` tokens: kept if a step ends there.
 
@@ -603,6 +637,7 @@ class Cache:
 
     # -- going back, sharing, making room ------------------------------------------------------
 
+    @verb
     def truncate(self, sequence: Sequence, length: int, *, exclusive: bool = False) -> int:
         """Forget the tokens from ``length`` on, and their KV.
 
@@ -626,11 +661,15 @@ class Cache:
 
         Cost: O(pages cut).
         """
-        self._reap()
         self._check_closed(self._check(sequence))
-        core, row = self._core, sequence.row
         length = check_int("length", length, 0, sequence.length)
-        if check_flag("exclusive", exclusive):
+        return self._cut(sequence, length, exclusive=check_flag("exclusive", exclusive))
+
+    def _cut(self, sequence: Sequence, length: int, *, exclusive: bool) -> int:
+        """`truncate` to a length that was checked."""
+        self._reap()
+        core, row = self._core, sequence.row
+        if exclusive:
             self._capacity.refuse_shared(sequence, length)
         try:
             reached = core.reach(row, min(sequence.computed, length))
@@ -640,15 +679,18 @@ class Cache:
         core.truncate(row, length, reached)
         return reached
 
+    @verb
     def drop(self, sequence: Sequence, count: int) -> int:
         """`truncate` by ``count`` tokens, or to nothing where there are fewer; returns the same.
 
         Raises:
             LengthError: ``count`` is negative. Others as `truncate`.
         """
-        length = self._check(sequence).length
-        return self.truncate(sequence, max(0, length - check_int("count", count, 0)))
+        left = max(0, self._check(sequence).length - check_int("count", count, 0))
+        self._check_closed(sequence)
+        return self._cut(sequence, left, exclusive=False)
 
+    @verb
     def fork(self, sequence: Sequence, n: int = 1) -> list[Sequence]:
         """``n`` further sequences that know and share what ``sequence`` does.
 
@@ -668,10 +710,7 @@ class Cache:
         self._check_running(sequence)
         self._check_room(n)
         self._capacity.check_fork(sequence, n)
-        children = [self._fork(sequence, left) for left in range(n, 0, -1)]
-        if self._log is not None:
-            self._log.deliver()
-        return children
+        return [self._fork(sequence, left) for left in range(n, 0, -1)]
 
     def _fork(self, parent: Sequence, left: int) -> Sequence:
         child = Sequence(self, self._new_name(), parent._identity)
@@ -680,6 +719,7 @@ class Cache:
         self._named[child.id] = ref(child)
         return child
 
+    @verb
     def preempt(self, sequence: Sequence) -> None:
         """Take a sequence's pages away; it keeps its ids and waits for `resume`.
 
@@ -695,6 +735,7 @@ class Cache:
         self._core.preempt(sequence.row)
         self._preemptions += 1
 
+    @verb
     def resume(self, sequence: Sequence) -> int:
         """Let a preempted sequence go on: pins what is still published of its tokens.
 

@@ -1,13 +1,13 @@
 """What a cache answers: small named results without any behaviour but a pin's release."""
 
-from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.sequence import Sequence
-from octavo.errors import StepError, uncopied
+from octavo.cache.verbs import verb
+from octavo.errors import uncopied
 
 Ints = NDArray[np.int32]
 
@@ -120,11 +120,10 @@ class Pin:
 
     __reduce__ = uncopied("it holds pages of its cache; pin the prefix once more")
 
-    def __init__(self, tokens: int, pages: list[Ints], unpin: "Callable[[Pin], None]") -> None:
+    def __init__(self, cache: Any, tokens: int, pages: list[Ints]) -> None:
         for held in pages:
             held.flags.writeable = False
-        self.tokens, self.pages, self._unpin = tokens, tuple(pages), unpin
-        self._held = True
+        self._cache, self.tokens, self.pages = cache, tokens, tuple(pages)
 
     def __enter__(self) -> Self:
         return self
@@ -132,13 +131,11 @@ class Pin:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    @verb
     def release(self) -> None:
         """Let go. O(pages).
 
         Raises:
             StepError: released before.
         """
-        if not self._held:
-            raise StepError("this pin was released before")
-        self._held = False
-        self._unpin(self)
+        self._cache._unpin(self)
