@@ -86,6 +86,20 @@ def test_embeddings_run_and_are_never_shared(model):
     assert cache.pages.stats().cached_tokens == 0
 
 
+def test_rows_of_embeddings_go_on_by_new_ids_alone(model):
+    """Ids tell nothing of what is there, and positions tell how much that is."""
+    cache, ids = cache_for(model), ids_of(1, 19)
+    embeds = model.get_input_embeddings()(ids).detach()
+    own, found = DynamicCache(config=model.config), []
+    for each in (own, cache):
+        first = {"inputs_embeds": embeds, "attention_mask": torch.ones_like(ids)}
+        model.generate(**first, cache=each, max_new_tokens=6, do_sample=False)
+        mask = torch.ones(1, 19 + 5 + 4, dtype=torch.long)
+        found.append(generate(model, ids_of(1, 4, seed=3), each, mask))
+    assert torch.equal(found[0][0], found[1][0])
+    assert (found[0][1] - found[1][1]).abs().max() < 1e-5 * found[0][1].abs().max()
+
+
 def test_positions_of_their_own_are_not_found_by_ids(model):
     """Equal ids at other positions have other keys: nothing is reused, in either direction."""
     cache, ids = cache_for(model), ids_of(1, 20)

@@ -24,6 +24,7 @@ class PassArguments:
         others: further arguments with an entry a token.
         plain: whether ids and positions say all: no pictures, sounds or kinds of tokens are given,
             and nothing is dropped at random.
+        blind: whether ids name pictures or sounds that are not given.
         wanted: last positions whose logits are wanted; 0: all, or unknown.
         paged: whether the model attends by octavo's own attention.
     """
@@ -33,6 +34,7 @@ class PassArguments:
     mask: torch.Tensor | None
     others: dict[str, torch.Tensor]
     plain: bool
+    blind: bool
     wanted: int
     paged: bool
 
@@ -53,6 +55,15 @@ class PassArguments:
         """bool[B, q], which of the new columns are tokens."""
         return real_of(self.mask, *self.shape)
 
+    @property
+    def positions(self) -> torch.Tensor | None:
+        """[B or 1, q]: one position a token, or as many equal ones; None: not given, or others."""
+        given = self.others.get("position_ids")
+        if given is None or given.ndim == 2:
+            return given
+        same = given.ndim == 3 and bool((given == given[:1]).all())
+        return given[0] if same else None
+
     def total(self, *, counted: bool) -> int | None:
         """Columns up to the last new one; None: the arguments do not say.
 
@@ -62,8 +73,8 @@ class PassArguments:
         """
         if self.mask is not None and getattr(self.mask, "ndim", None) == 2:
             return self.mask.shape[1]
-        positions = self.others.get("position_ids")
-        if not counted or positions is None or positions.ndim != 2:
+        positions = self.positions
+        if not counted or positions is None:
             return None
         first = positions[0, 0]
         following = torch.arange(positions.shape[1], device=first.device) + first
@@ -86,13 +97,13 @@ class PassArguments:
             return False
         real = self.real
         index = past.sum(axis=1)[:, None] + real.cumsum(axis=1) - 1
-        positions = self.others.get("position_ids")
-        if positions is None:  # the model counts columns
-            found = past.shape[1] + np.arange(real.shape[1])
-        elif positions.ndim == 2:
+        positions = self.positions
+        if positions is not None:
             found = positions.cpu().numpy()
-        else:
+        elif "position_ids" in self.others:  # pictures have positions of their own
             return False
+        else:  # the model counts columns
+            found = past.shape[1] + np.arange(real.shape[1])
         return bool(np.array_equal(np.broadcast_to(found, real.shape)[real], index[real]))
 
     def check_paged(self, past: Any, *, windows: bool) -> None:

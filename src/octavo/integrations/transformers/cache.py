@@ -79,7 +79,8 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         super().__init__(layers=layers_of(self.storage, self._rows))
         self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._paged = [layer.paged for layer in self.layers if isinstance(layer, TokenLayer)]
-        self._fresh = self._prompted = self._waits = False
+        self._fresh = self._prompted = self._waits = self._showing = False
+        self._columns: int | None = None
         self._lock = RLock()
         self._thread: int | None = None
         self._model = weakref.ref(model)
@@ -227,7 +228,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Columns that are computed, padding included; 0 until a call has shown its prompt."""
         del layer_idx
-        return 0 if self._fresh else self._rows.length
+        return 0 if self._fresh or self._showing else self._rows.length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         """(columns, first column) of what the layer's `update` returns next."""
@@ -313,6 +314,20 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     # -- what the model's hooks call -----------------------------------------------------------
 
+    @contextmanager
+    def shown(self, columns: int, *, whole: bool) -> Iterator[None]:
+        """generate() prepares positions, for a whole prompt as if nothing were computed yet.
+
+        Args:
+            columns: of the prompt, those that are computed included.
+            whole: whether all of them are shown, and not the new ones alone.
+        """
+        self._columns, self._showing = columns, whole
+        try:
+            yield
+        finally:
+            self._showing = False
+
     @_alone
     def before(self, call: PassArguments) -> PassArguments:
         """Open a pass for what the model is given; what is there already is cut off it.
@@ -354,7 +369,11 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     def _start(self, call: PassArguments, ids: Any, *, first: bool, prompted: bool) -> int:
         """Columns of the call that are computed already: those it shows again."""
         new, had = call.shape[1], self._rows.length
-        total = call.total(counted=self._rows.known or not had)
+        total, self._columns = self._columns, None
+        if not first or total is None:
+            total = call.total(counted=first or self._rows.known or not had)
+            if first and not self._rows.known and total not in (new, had + new):
+                total = None  # positions of their own
         if first and total in (None, new):
             self._meet(call, ids)
             return self._rows.length
@@ -367,6 +386,9 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     def _meet(self, call: PassArguments, ids: Any) -> None:
         """A call's first pass shows its prompt: see what of it is there."""
+        if call.blind and self._rows.length and not self._rows.known:
+            why = "the ids have places for pictures or sounds, which are not given"
+            raise StepError(f"{why}: give them again, or the new ids alone with a mask over all")
         known = call.shape[1] - max(0, call.wanted - 1)
         real = call.real
         unsaid = self._waits and not call.wanted  # how many of the tokens are drafts
