@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from octavo import Cache, OutOfPages, Plan
+from octavo import Cache, Media, OutOfPages, Plan
 
 PAGE = 4
 
@@ -436,6 +436,40 @@ def test_peek_tells_what_is_being_computed(cache):
     after = cache.peek(range(9))
 
     assert [(0, 2), (4, 1), (8, 0)] == [(m.tokens, m.pending) for m in (before, between, after)]
+
+
+def test_pending_pages_are_compared_with_their_media(cache):
+    """An image of its own is no page that somebody is computing."""
+    cache.admit(range(8), extra=[Media("cat", 1, 3)])
+
+    assert 2 == cache.peek(range(9), extra=[Media("cat", 1, 3)]).pending
+    assert 0 == cache.peek(range(9), extra=[Media("dog", 1, 3)]).pending
+    assert 0 == cache.peek(range(9)).pending
+
+
+def test_pending_pages_come_and_go_with_what_is_known(cache):
+    """Learned, taken back, preempted, resumed, forked and released."""
+
+    def pending():
+        return cache.peek(range(13)).pending
+
+    row = cache.admit(range(6), limit=20)
+    found = [pending()]
+    cache.learn(row, range(6, 12))
+    found.append(pending())
+    cache.truncate(row, 9)
+    found.append(pending())
+    child = cache.fork(row)[0]
+    cache.preempt(row)
+    found.append(pending())
+    cache.release(child)
+    found.append(pending())
+    cache.resume(row)
+    found.append(pending())
+    cache.check()
+    cache.release(row)
+
+    assert [1, 3, 2, 2, 0, 2, 0] == [*found, pending()]
 
 
 def test_peek_does_not_touch_the_order_of_eviction(cache):

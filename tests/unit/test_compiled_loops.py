@@ -51,7 +51,13 @@ HOT: dict[str, list[str]] = {
         "Group.open_page",
         "Group.slide",
     ],
-    "index": ["PrefixIndex.same", "PrefixIndex.new", "PrefixIndex.add", "PrefixIndex.hash"],
+    "index": [
+        "PrefixIndex.same",
+        "PrefixIndex.new",
+        "PrefixIndex.add",
+        "PrefixIndex.hash",
+        "PrefixIndex.come",
+    ],
     "moves": ["Moves.cut", "Moves.end_of_cut", "Moves.settle"],
     "pages": [
         "PagePool.take",
@@ -69,9 +75,17 @@ HOT: dict[str, list[str]] = {
         "PagePool.list_vacant",
         "PagePool.is_short",
     ],
-    "prefixes": ["SharedPrefixes.serve", "SharedPrefixes.hold_tokens", "SharedPrefixes.publish"],
+    "prefixes": [
+        "SharedPrefixes.serve",
+        "SharedPrefixes.hold_tokens",
+        "SharedPrefixes.come",
+        "SharedPrefixes.turn_back",
+        "SharedPrefixes.stand",
+        "SharedPrefixes.publish",
+    ],
     "rows": ["Places.note"],
     "sequences": ["Sequences.span", "Sequences.want", "Sequences.clear_wants"],
+    "spaces": [],  # arrays and no methods
     "eviction": ["Lanes.join", "Lanes.put", "Lanes.leave", "Lanes.coldest"],
     "states": [],  # lists and sets, once a prompt
     "steps": [

@@ -44,6 +44,7 @@ DAMAGES = {
     "quiet parents": lambda core, row: put(core.pool.quiet.waiting, 1, 1),
     "a lane is empty": lambda core, row: put(core.pool.quiet.after, core.pool.parents + 1, 1),
     "a user of a node more": lambda core, row: put(core.index.users, core.tip[row.row], 1),
+    "one more is coming": lambda core, row: put(core.index.coming, core.tip[row.row], 1),
     "a node is lost": lambda core, row: setattr(core.index, "count", 1),
     "a page of no node": lambda core, row: put(core.pool.spaces[0].node, page_of(row), 1),
     "a node of no page": lambda core, row: put(core.index.held, 3 * core.tip[row.row], 1),

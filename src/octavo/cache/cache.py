@@ -160,14 +160,10 @@ class Cache:
         Raises:
             TokenError, LengthError, IdentityError: as `admit`.
 
-        Cost: O(len(tokens)), and as much for each sequence still computing its prompt.
+        Cost: O(len(tokens)).
         """
         prompt, identity = read_prompt(self._core, tokens), read_extras(extra)
-        hit = self._prefixes.find(*prompt, identity)
-        same = [s.row for s in self._sequences() if s._identity == identity]
-        return self._prefixes.match(
-            hit, self._prefixes.pending(prompt.begin, hit, prompt.length, same)
-        )
+        return self._prefixes.match(self._prefixes.find(*prompt, identity))
 
     @verb
     def explain_match(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Explanation:

@@ -136,12 +136,15 @@ def _check_index(core: Core, active: list[int]) -> None:
     nodes = _nodes(index)
     check_equal("nodes in buckets and roots == nodes", len(nodes), index.count)
     users = dict.fromkeys([0, *nodes], 0)
+    coming = dict(users)
     users[0] = 1
     for node in nodes:
         if index.parent[node] >= 0:
             users[index.parent[node]] += 1
     for row in active:
-        users[core.tip[row]] += 1
+        users[core.front[row]] += 1
+        for node in _coming(core, row):
+            coming[node] += 1
     held = _array(index.held)[: index.end * groups].reshape(-1, groups)
     for node, number in np.argwhere(held).tolist():
         check_equal(f"node {node} is known", node in users, True)
@@ -150,7 +153,23 @@ def _check_index(core: Core, active: list[int]) -> None:
         check_equal(f"node of page {page}", core.pool.spaces[number].node[page], node)
     found = {node: index.users[node] for node in users}
     check_equal("children + pages + sequences == users", users, found)
+    found = {node: index.coming[node] for node in coming}
+    check_equal("sequences that know and have not computed == coming", coming, found)
     _check_published(core, held)
+
+
+def _coming(core: Core, row: int) -> list[int]:
+    """Nodes of the full pages a row knows and has not computed, the last first."""
+    found, node = [], core.front[row]
+    shared = core.shared[row] if core.publishes and not core.private[row] else 0
+    ends = (
+        min(positions, shared) // core.size for positions in (core.computed[row], core.known[row])
+    )
+    for _ in range(*ends):
+        found.append(int(node))
+        node = core.index.parent[node]
+    check_equal(f"tip of row {row} == its last computed page", int(node), core.tip[row])
+    return found
 
 
 def _nodes(index: PrefixIndex) -> list[int]:

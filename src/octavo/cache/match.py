@@ -25,7 +25,8 @@ class Hit(NamedTuple):
         boundary: pages all groups can serve; the core's path has their nodes until the next match.
         by_group: pages each group could serve alone, by number.
         tokens_boundary: pages all token groups could serve, states apart.
-        chain: known nodes.
+        chain: computed nodes.
+        awaited: pages up to the last that an admitted sequence knows and has not computed.
         most: full pages there could be: at least one token is left to compute.
     """
 
@@ -33,6 +34,7 @@ class Hit(NamedTuple):
     by_group: list[int]
     tokens_boundary: int
     chain: int
+    awaited: int
     most: int
 
 
@@ -57,7 +59,7 @@ class Prefixes:
         tags = self._known_tags(identity, most) if identity.media else None
         core.match(begin, most, root, tags)
         alone = [group.alone for group in core.groups]
-        return Hit(core.boundary, alone, core.tokens_boundary, core.chain, most)
+        return Hit(core.boundary, alone, core.tokens_boundary, core.chain, core.awaited, most)
 
     def pages(self, hit: Hit, identity: Identity) -> Pages:
         """Pages by group that a sequence at the hit's boundary holds, its cross input's too.
@@ -122,17 +124,10 @@ class Prefixes:
 
     # -- what a caller is shown ----------------------------------------------------------------
 
-    def match(self, hit: Hit, pending: int) -> Match:
+    def match(self, hit: Hit) -> Match:
         """The hit in tokens."""
+        pending = max(0, hit.awaited - hit.boundary)
         return Match(hit.boundary * self._core.size, self._by_group(hit), pending)
-
-    def pending(self, begin: int, hit: Hit, length: int, same: list[int]) -> int:
-        """Further pages of a prompt that rows of the ``same`` identity are computing now."""
-        core = self._core
-        if not core.publishes or hit.most <= hit.boundary:
-            return 0
-        best = max((core.common(row, begin, length) for row in same), default=0)
-        return max(0, min(best // core.size, hit.most) - hit.boundary)
 
     def explain(self, hit: Hit, length: int) -> Explanation:
         """The hit in words."""

@@ -8,7 +8,7 @@ from octavo.core.steps cimport Steps
 cdef class Core(Steps):
     cdef public int dropped
     cdef public long long coming
-    @cython.locals(block="int[::1]", numbers="int[::1]", given="int[::1]", valid="int[::1]", n=int, first=int, at="long long", begin="long long", j=int, every=bint, some=bint, i=int, row=int, past=int, context=int, wants=int, count=int, end=int)
+    @cython.locals(block="int[::1]", numbers="int[::1]", given="int[::1]", valid="int[::1]", n=int, first=int, at="long long", begin="long long", j=int, every=bint, some=bint, i=int, row=int, past=int, context=int, wants=int, count=int, known=int, end=int)
     cpdef void commit(self, Pass step, object ids, object counts, object kept) except *
     @cython.locals(block="int[::1]", n=int, first=int, at="long long", j="long long", i=int, row=int, past=int, context=int, count=int, end=int)
     cdef void check_commit(self, Pass step, int[::1] numbers, int[::1] given, int[::1] valid, bint every, bint some, bint partly) except *

@@ -66,7 +66,9 @@ class Core(Steps):
                     begin = self.ids.begin[row] + self.known[row]
                     for j in range(count):
                         self.ids.data[begin + j] = numbers[at + j]
+                    known = self.span(row, self.known[row])
                     self.known[row] += count
+                    self.come(row, known, self.span(row, self.known[row]))
                 self.opened[row] -= 1
                 if context > past:
                     self.moving[row] -= 1
@@ -125,11 +127,12 @@ class Core(Steps):
         known = self.known[row] + count
         if known > self.limit[row]:
             raise Refused(LEARNS, place, known)
-        if count and known > self.ids.room[row]:
-            self.ids.reserve(row, known, self.known[row])
+        if count:
+            self.coming += self.span(row, known) - self.span(row, self.known[row])
+            if known > self.ids.room[row]:
+                self.ids.reserve(row, known, self.known[row])
         if context == past:
             return
-        self.coming += max(0, self.span(row, end) - self.span(row, self.computed[row]))
         if end > known:
             raise Refused(UNKNOWN, place, end, known)
         if end < context:

@@ -14,6 +14,7 @@ cdef class Tags:
 cdef class PrefixIndex:
     cdef public int size, groups, end, spare, count, salt, bundled
     cdef public int[::1] parent, child, siblings, code, tag, users, following, held, tokens, buckets
+    cdef public int[::1] expected, coming
     cdef public Arena ids
     cdef public bint named
     cdef public Tags tags
@@ -27,6 +28,8 @@ cdef class PrefixIndex:
     cdef bint same(self, long long node, long long at) except -1
     @cython.locals(node="long long", code=int, bucket=int)
     cpdef int add(self, int parent, int tag, long long at) except -1
+    @cython.locals(node=int)
+    cdef int come(self, int parent, int tag, long long at) except -1
     cpdef int enter_root(self, object key) except -1
     @cython.locals(node=int)
     cdef int new(self) except -1

@@ -7,8 +7,10 @@ page. Roots stand before the first page: node 0, and one for each set of salts a
 Most nodes have one child: it is found at its parent. Further ones are in a hash table, so that
 walking a prompt goes through memory in order, and a root may have any number of children.
 
-A node stays while something stands on it: a child, a page of a group, or a sequence. So the number
-of a node means one context for as long as anything names it; afterwards it is used again.
+A node stays while something stands on it: a child, a page of a group, or a sequence, on the last
+full page it knows. So the number of a node means one context for as long as anything names it;
+afterwards it is used again. Hits end on nodes whose pages were computed; behind those may be nodes
+that are *expected*: sequences are *coming* to them.
 """
 
 from __future__ import annotations
@@ -84,6 +86,8 @@ class PrefixIndex:
         child, siblings: by node, one child, and how many others there are, which are in buckets.
         code: by node in a bucket, its hash.
         users: by node, how much stands on it.
+        expected: by node, 1 until a sequence has computed its page.
+        coming: by node, how many sequences know its page and have not computed it.
         following: by node, the next one in its bucket, or among the spare ones.
         held: page of ``node * groups + group``, of a state or cross input its first; 0: none.
         bundles: by group, of states and cross inputs: all pages by node, used longest ago first;
@@ -103,6 +107,8 @@ class PrefixIndex:
         self.code = ints(room)
         self.tag = ints(room)
         self.users = ints(room)
+        self.expected = ints(room)
+        self.coming = ints(room)
         self.following = ints(room)
         self.held = ints(room * groups)
         self.tokens = ints(room * size)
@@ -181,6 +187,15 @@ class PrefixIndex:
         self.buckets[bucket] = node
         return node
 
+    def come(self, parent: int, tag: int, at: int) -> int:
+        """The node of the page of tokens at ``at``, to which one more is coming. O(size)."""
+        node = self.find(parent, tag, at)
+        if node == 0:
+            node = self.add(parent, tag, at)
+            self.expected[node] = 1
+        self.coming[node] += 1
+        return node
+
     def enter_root(self, key: Hashable) -> int:
         """The root of sequences with this key, made where there is none. O(1)."""
         if key == ():
@@ -206,6 +221,8 @@ class PrefixIndex:
         self.users[node] = 0
         self.child[node] = 0
         self.siblings[node] = 0
+        self.expected[node] = 0
+        self.coming[node] = 0
         self.count += 1
         return node
 
@@ -277,11 +294,13 @@ class PrefixIndex:
         parent, child = larger(self.parent, old, count), larger(self.child, old, count)
         siblings, code = larger(self.siblings, old, count), larger(self.code, old, count)
         tag, users = larger(self.tag, old, count), larger(self.users, old, count)
+        expected, coming = larger(self.expected, old, count), larger(self.coming, old, count)
         following = larger(self.following, old, count)
         self.move(buckets, following)  # nothing is changed before all of it is there
         self.held, self.tokens, self.buckets = held, tokens, buckets
         self.parent, self.child, self.siblings, self.code = parent, child, siblings, code
         self.tag, self.users, self.following = tag, users, following
+        self.expected, self.coming = expected, coming
 
     def move(self, buckets: Ints, following: Ints) -> None:
         """The nodes in all buckets into as many others. O(nodes)."""

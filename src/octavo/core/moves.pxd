@@ -12,12 +12,12 @@ cdef class Moves(SharedPrefixes):
     cdef int first_lost(self, int row, int computed) except -2
     @cython.locals(span=int, columns=int, node=int)
     cdef int state_boundary(self, int row, int computed) except -1
-    @cython.locals(before=int, after=int, tip=int, group=Group, columns=int)
+    @cython.locals(before=int, after=int, group=Group, columns=int)
     cdef void settle(self, int row, int reached) except *
     @cython.locals(low=int, high=int, group=Group)
     cdef void cut(self, int row, int end) except *
     cpdef void truncate(self, int row, int length, int reached) except *
-    @cython.locals(group=Group)
+    @cython.locals(known=int, computed=int, group=Group)
     cdef void let_go(self, int row) except *
     cpdef void preempt(self, int row) except *
     cdef void end(self, int row) except *
@@ -25,7 +25,7 @@ cdef class Moves(SharedPrefixes):
     cpdef void release(self, Handle handle) except *
     @cython.locals(place=int, rows=Rows)
     cpdef void leave(self, int row) except *
-    @cython.locals(length=int, begin="long long", child=int, number=int, page=int, group=Group)
+    @cython.locals(length=int, begin="long long", child=int, node=int, number=int, page=int, group=Group)
     cpdef int fork(self, int row, int left) except -1
     @cython.locals(columns=int, state=bint, column=int, page=int, target=int)
     cdef void share(self, Group group, int row, int child) except *

@@ -57,11 +57,9 @@ class Moves(SharedPrefixes):
         O(pages given back).
         """
         before, after = self.span(row, self.computed[row]), self.span(row, reached)
-        if after < before:
-            tip = self.tip[row]
-            self.tip[row] = self.index.ancestor(tip, before - after)
-            self.index.users[self.tip[row]] += 1
-            self.index.leave(tip)
+        for _ in range(after, before):
+            self.index.coming[self.tip[row]] += 1
+            self.tip[row] = self.index.parent[self.tip[row]]
         if self.states and reached < self.floor[row]:
             self.drop_fetches(row)
             self.floor[row] = reached
@@ -91,8 +89,10 @@ class Moves(SharedPrefixes):
 
     def truncate(self, row: int, length: int, reached: int) -> None:
         """Ids from ``length`` on are unknown, positions from ``reached`` on not computed."""
-        self.known[row] = length
         self.settle(row, reached)
+        if not self.preempted[row]:
+            self.turn_back(row, self.span(row, self.known[row]) - self.span(row, length))
+        self.known[row] = length
 
     def let_go(self, row: int) -> None:
         """Give back everything a row holds and stands on, the last column first. O(pages)."""
@@ -108,7 +108,9 @@ class Moves(SharedPrefixes):
             else:
                 group.cut(row, 0, (self.cross[row] + self.size - 1) // self.size)
             group.table.free(row)
-        self.index.leave(self.tip[row])
+        known, computed = self.span(row, self.known[row]), self.span(row, self.computed[row])
+        self.turn_back(row, known - computed)
+        self.index.leave(self.front[row])
         self.computed[row] = 0
         self.scheduled[row] = 0
         self.floor[row] = 0
@@ -185,6 +187,7 @@ class Moves(SharedPrefixes):
         self.computed[child] = self.computed[row]
         self.floor[child] = self.floor[row]
         self.tip[child] = self.tip[row]
+        self.front[child] = self.front[row]
         self.root[child] = self.root[row]
         self.shared[child] = self.shared[row]
         self.prompt[child] = self.prompt[row]
@@ -193,7 +196,11 @@ class Moves(SharedPrefixes):
         self.private[child] = self.private[row]
         self.special[row] = 1
         self.special[child] = 1
-        self.index.users[self.tip[row]] += 1
+        self.index.users[self.front[row]] += 1
+        node = self.front[row]
+        while node != self.tip[row]:
+            self.index.coming[node] += 1
+            node = self.index.parent[node]
         tags = self.tags[row]
         if tags is not None:
             self.tags[child] = dict(tags)

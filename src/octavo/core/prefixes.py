@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from octavo.core.arena import ints
 from octavo.core.groups import Group
 from octavo.core.sequences import Parts
@@ -12,7 +14,8 @@ class SharedPrefixes(KeptStates):
     """The rows of one cache, and the prefixes they share.
 
     Attributes:
-        path: nodes of the prompt matched last; ``chain``, how many are known.
+        path: nodes of the prompt matched last; ``chain``, how many of them are computed.
+        awaited: columns of it up to the last that a row is coming to.
         boundary: columns of it that all groups can serve; ``tokens_boundary``, those of tokens.
         published: pages newly published in the last commit.
         repointed: (place, group, column, old, new) of entries it moved to equal pages.
@@ -22,6 +25,7 @@ class SharedPrefixes(KeptStates):
         super().__init__(parts)
         self.path = ints(64)
         self.chain = 0
+        self.awaited = 0
         self.boundary = 0
         self.tokens_boundary = 0
         self.published = 0
@@ -31,9 +35,10 @@ class SharedPrefixes(KeptStates):
         """The longest boundary, in columns, that all groups can serve of the ids at ``begin``.
 
         A hit at b needs, of each group, the pages a query at b can see: all below b, those of a
-        window and the sinks, those of b's chunk, or one state. Leaves the known nodes in ``path``
-        (``chain`` of them), each group's own boundary in its ``alone``, and what all groups of
-        tokens could serve in ``tokens_boundary``. Changes nothing else.
+        window and the sinks, those of b's chunk, or one state. Leaves the computed nodes in
+        ``path`` (``chain`` of them), each group's own boundary in its ``alone``, what all groups of
+        tokens could serve in ``tokens_boundary``, and how far others are coming in ``awaited``.
+        Changes nothing else.
 
         Args:
             most: full pages to look for.
@@ -43,6 +48,7 @@ class SharedPrefixes(KeptStates):
         Cost: O(tokens compared + columns x groups).
         """
         self.chain = 0
+        self.awaited = 0
         self.boundary = 0
         self.tokens_boundary = 0
         for group in self.groups:
@@ -62,9 +68,12 @@ class SharedPrefixes(KeptStates):
             node = index.find(node, tag, at)
             if node == 0:
                 break
-            self.path[column] = node
-            self.chain = column + 1
-            self.serve(node, column)
+            if index.coming[node]:
+                self.awaited = column + 1
+            if not index.expected[node]:
+                self.path[column] = node
+                self.chain = column + 1
+                self.serve(node, column)
         return self.boundary
 
     def serve(self, node: int, column: int) -> None:
@@ -104,25 +113,15 @@ class SharedPrefixes(KeptStates):
                 pages.append(self.index.held[node * self.index.groups + group.number])
         return pages
 
-    def common(self, row: int, begin: int, length: int) -> int:
-        """Leading ids at ``begin`` that a row which is computing knows too. O(these)."""
-        if self.preempted[row] or self.computed[row] >= self.known[row]:
-            return 0
-        data, own = self.ids.data, self.ids.begin[row]
-        length = min(length, self.known[row])
-        for i in range(length):
-            if data[own + i] != data[begin + i]:
-                return i
-        return length
-
     def hold(self, row: int, boundary: int, root: int, cross: bool) -> None:
-        """A row that holds nothing stands at a boundary that `match` found. O(columns).
+        """A row that holds nothing stands at a boundary that `match` found. O(known).
 
         Args:
             root: the node its first page comes after.
             cross: whether it takes pages of a cross input that an earlier sequence has written.
         """
-        start = boundary * self.size
+        start, known = boundary * self.size, self.span(row, self.known[row])
+        self.index.reserve(max(0, known - boundary))
         for group in self.groups:
             if group.keeps_tokens:
                 self.hold_tokens(group, row, boundary)
@@ -139,7 +138,9 @@ class SharedPrefixes(KeptStates):
         self.floor[row] = start
         self.root[row] = root
         self.tip[row] = self.path[boundary - 1] if boundary else root
+        self.front[row] = self.tip[row]
         self.index.users[self.tip[row]] += 1
+        self.come(row, boundary, known)
         self.prompt[row] = min(max(self.known[row] - 1, 0), self.shared[row]) // self.size
         self.branch[row] = self.tokens_boundary
         if self.states or self.cross[row]:
@@ -166,8 +167,51 @@ class SharedPrefixes(KeptStates):
                 self.pool.reuse(group.number, pages[column])
                 group.put(row, column, pages[column])
 
+    def learn(self, row: int, tokens: Any, length: int) -> None:
+        """Token ids that follow what a row knows. O(length).
+
+        Raises:
+            Refused: an entry is no token id.
+        """
+        known = self.known[row]
+        before, after = self.span(row, known), self.span(row, known + length)
+        self.index.reserve(after - before)
+        self.ids.reserve(row, known + length, known)
+        self.write(self.ids.data, self.ids.begin[row] + known, tokens, length)
+        self.known[row] = known + length
+        self.come(row, before, after)
+
+    def come(self, row: int, first: int, stop: int) -> None:
+        """A row knows full columns ``first`` to ``stop`` now, and is coming to them.
+
+        There is room for their nodes. Cost: O(tokens).
+        """
+        if first >= stop:
+            return
+        index, node, tags = self.index, self.front[row], self.tags[row]
+        begin = self.ids.begin[row]
+        for column in range(first, stop):
+            tag = 0 if tags is None else self.tag_of(tags, column)
+            node = index.come(node, tag, begin + column * self.size)
+        self.stand(row, node)
+
+    def turn_back(self, row: int, count: int) -> None:
+        """A row is not coming to the last ``count`` columns it knows any more. O(count)."""
+        index, node = self.index, self.front[row]
+        for _ in range(count):
+            index.coming[node] -= 1
+            node = index.parent[node]
+        self.stand(row, node)
+
+    def stand(self, row: int, node: int) -> None:
+        """The last full page a row knows is this one. Amortised O(1)."""
+        front = self.front[row]
+        self.front[row] = node
+        self.index.users[node] += 1
+        self.index.leave(front)
+
     def publish(self, place: int, row: int, first: int, stop: int, later: bool) -> None:
-        """Full columns ``first`` to ``stop`` stand for nodes, new ones where there are none.
+        """Full columns ``first`` to ``stop`` are computed: their nodes have their pages.
 
         An entry whose node has a page moves to that one, unless a ``later`` step reads its own.
 
@@ -178,23 +222,20 @@ class SharedPrefixes(KeptStates):
         for column in range(first, stop):
             tag = 0 if tags is None else self.tag_of(tags, column)
             at = begin + column * self.size
-            node = index.find(tip, tag, at)
-            if node == 0:
-                node = index.add(tip, tag, at)
-            index.users[node] += 1
+            tip = index.find(tip, tag, at)
+            index.expected[tip] = 0
+            index.coming[tip] -= 1
             for group in self.groups:
                 if group.keeps_tokens:
                     page = group.entry(row, column)
-                    other = index.held[node * index.groups + group.number]
+                    other = index.held[tip * index.groups + group.number]
                     if other == 0 and page:
-                        self.pool.publish(group.number, page, node)
+                        self.pool.publish(group.number, page, tip)
                         self.published += 1
                         if self.stored is not None:
-                            self.report(group.number, node, page)
+                            self.report(group.number, tip, page)
                     elif other != page and page and not later:
                         self.repoint(place, group, row, column, page, other)
-            index.leave(tip)
-            tip = node
         self.tip[row] = tip
 
     def tag_of(self, tags: dict[int, int], column: int) -> int:

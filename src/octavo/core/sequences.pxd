@@ -25,7 +25,7 @@ cdef class Sequences:
     cdef public list groups, names, stops, tags, fetches, guaranteed, pending
     cdef public Arena ids
     cdef public Places places
-    cdef public int[::1] known, scheduled, computed, limit, floor, stop, tip, root, shared, prompt
+    cdef public int[::1] known, scheduled, computed, limit, floor, stop, tip, front, root, shared, prompt
     cdef public int[::1] branch, cross, special, private, promised, preempted, opened, moving
     cdef public int[::1] waiting, spare
     cdef public long long[::1] epoch, wants, owed
@@ -36,12 +36,10 @@ cdef class Sequences:
     cdef void write_list(self, int[::1] target, long long begin, list tokens, Py_ssize_t length) except *
     @cython.locals(i=Py_ssize_t)
     cdef void write_array(self, int[::1] target, long long begin, int[::1] tokens, Py_ssize_t length) except *
-    @cython.locals(known=int, begin="long long")
-    cpdef void learn(self, int row, object tokens, Py_ssize_t length) except *
     cpdef object tokens(self, int row)
     @cython.locals(row=int)
     cpdef int begin(self, long long begin, int length, int limit) except -1
-    cdef int span(self, int row, int computed) except -1
+    cdef int span(self, int row, int positions) except -1
     @cython.locals(place=int)
     cpdef void disband(self, Rows rows) except *
     @cython.locals(length=int)

@@ -79,7 +79,8 @@ class Sequences:
         known, scheduled, computed, limit: by row, positions; limit 0: the row is free.
         floor: by row, the lowest position its states reach back to.
         stop: by row, the next position a state should be kept at; ``stops`` has them all.
-        tip: by row, the node of its last full page; ``root`` the one before the first.
+        tip: by row, the node of its last full page that is computed; ``front``, of the last that is
+            known; ``root``, the one before the first.
         shared: by row, positions whose content is known: pages beyond are never shared.
         prompt, branch: by row, columns at whose end other prompts are likely to branch off.
         cross: by row, tokens of its cross input.
@@ -129,6 +130,7 @@ class Sequences:
         self.floor = ints(parts.rows)
         self.stop = ints(parts.rows)
         self.tip = ints(parts.rows)
+        self.front = ints(parts.rows)
         self.root = ints(parts.rows)
         self.shared = ints(parts.rows)
         self.prompt = ints(parts.rows)
@@ -210,18 +212,6 @@ class Sequences:
             raise Refused(TOKEN)
         copy(target, begin, tokens, 0, length)
 
-    def learn(self, row: int, tokens: Any, length: int) -> None:
-        """Token ids that follow what a row knows. O(length).
-
-        Raises:
-            Refused: an entry is no token id.
-        """
-        known = self.known[row]
-        self.ids.reserve(row, known + length, known)
-        begin = self.ids.begin[row] + known
-        self.write(self.ids.data, begin, tokens, length)
-        self.known[row] = known + length
-
     def tokens(self, row: int) -> Any:
         """A copy of the token ids a row knows, int32[known]. O(known)."""
         known = np.empty(self.known[row], np.int32)
@@ -246,11 +236,11 @@ class Sequences:
         self.stop[row] = NEVER
         return row
 
-    def span(self, row: int, computed: int) -> int:
-        """Columns of so many computed positions that stand in the prefix index. O(1)."""
+    def span(self, row: int, positions: int) -> int:
+        """Columns of so many positions that stand in the prefix index. O(1)."""
         if not self.publishes or self.private[row]:
             return 0
-        return min(computed, self.shared[row]) // self.size
+        return min(positions, self.shared[row]) // self.size
 
     def disband(self, rows: Rows) -> None:
         """Take the rows of a batch that was collected out of it. O(rows)."""

@@ -35,7 +35,7 @@ _NO_STATE = {
     "PagePool": "due need lack pinned opening mark marks",
     "Space": "fullest",
     "Core": "stamp tick target new owed_after given scratch path chain boundary tokens_boundary"
-    " wants owed published dropped repointed coming",
+    " awaited wants owed published dropped repointed coming",
 }
 CACHED = frozenset(f"{kind}.{name}" for kind, names in _NO_STATE.items() for name in names.split())
 """Attributes that are no state, as ``Kind.name``.
