@@ -42,6 +42,7 @@ from octavo.integrations.transformers.layers import StateLayer, TokenLayer, laye
 from octavo.integrations.transformers.models import forgets, plan_for, shares
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import OTHER_IDS, BatchRows
+from octavo.integrations.transformers.weights import Weights
 from octavo.planner.plan import Plan
 from octavo.storage import Storage
 
@@ -83,7 +84,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         self._columns: int | None = None
         self._lock = RLock()
         self._thread: int | None = None
-        self._model = weakref.ref(model)
+        self._model, self._weights = weakref.ref(model), Weights(model)
         self._unfollow = follow(model, self)
 
     @classmethod
@@ -155,6 +156,8 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         check_prompt(input_ids, attention_mask)
         ids = ids_of(input_ids)
         with self._lock:
+            if self._weights.others():
+                self._drop()
             self._rows.prompt(ids, real_of(attention_mask, *ids.shape))
             self._thread, self._prompted = get_ident(), True
         return self
@@ -188,13 +191,20 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             self._thread = None
 
     def forget(self) -> None:
-        """Let all rows go and drop every page: for a model whose weights have changed. O(pages).
+        """Let all rows go and drop every page, as where weights have changed unseen. O(pages).
+
+        A prompt of other weights than the pages' does so by itself.
 
         Raises:
             StepError: prefixes are pinned with ``pages.pin``.
         """
         self.reset()
+        self._drop()
+
+    def _drop(self) -> None:
+        self._rows.release()
         self.pages.reset()
+        self._weights.read()
 
     def close(self) -> None:
         """Let all rows go and stop following the model. O(pages)."""
@@ -334,7 +344,8 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
         Raises:
             LengthError: the mask or the positions are of other columns than are there.
-            StepError: ids or positions other than `prompt` was given; see also `BatchRows.begin`.
+            StepError: ids or positions other than `prompt` was given, or other weights than
+                computed the rows; see also `BatchRows.begin`.
         """
         self._rows.settle()
         first, prompted = self._fresh, self._prompted
@@ -375,14 +386,26 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             if first and not self._rows.known and total not in (new, had + new):
                 total = None  # positions of their own
         if first and total in (None, new):
+            self._check_weights(whole=True)
             self._meet(call, ids)
             return self._rows.length
+        if not self._rows.lost:
+            self._check_weights(whole=not had)
         if prompted and total == new > had:
             return had
         if total is not None and total - new != had:
             why = f"columns before the {new} new ids: attention_mask or position_ids say so"
             raise LengthError("computed", had, total - new, total - new, why)
         return 0
+
+    def _check_weights(self, *, whole: bool) -> None:
+        """Forget what other weights have computed, or refuse to go on from it."""
+        if not (self._weights.others() if whole else self._weights.written()):
+            return
+        if not whole:
+            why = "the model's weights are others than computed the rows"
+            raise StepError(f"{why}; reset() begins others, and pages are forgotten")
+        self._drop()
 
     def _meet(self, call: PassArguments, ids: Any) -> None:
         """A call's first pass shows its prompt: see what of it is there."""

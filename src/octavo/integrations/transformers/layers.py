@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionLayer
 
-from octavo.errors import PlanError, uncopied
+from octavo.errors import PlanError, StepError, uncopied
 from octavo.integrations.transformers.attention import PagedLayer, paged_layers
 from octavo.integrations.transformers.columns import ColumnReader
 from octavo.integrations.transformers.passes import ModelPass
@@ -90,7 +90,8 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
             the same tensors, as it reads the pages.
 
         Raises:
-            StepError: no pass is open. PlanError: another dtype, device or shape than planned.
+            StepError: no pass is open, or autograd would follow keys or values into pages.
+            PlanError: another dtype, device or shape than planned.
             UnsupportedModel: the layer has written in this pass.
         """
         now, kind = self.rows.open_pass(), self.paged.kind
@@ -110,6 +111,8 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         return 0 if self.width is None else max(0, past - self.width + 1)
 
     def _check(self, key: torch.Tensor, value: torch.Tensor, now: ModelPass) -> None:
+        if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
+            raise StepError("no gradient flows through pages; run the model under torch.no_grad()")
         kind = self.paged.kind
         if isinstance(kind, Latent):
             heads, dims = 1, (kind.rank, kind.rope)
