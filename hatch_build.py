@@ -26,6 +26,8 @@ DIRECTIVES = {
     "cdivision": False,  # // and % as Python has them
 }
 LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")  # one build for 3.11 and later
+OPTIONS = ["-O3", "-g0", "-falign-loops=32"]
+"""Of the compiler. A loop that begins where it may costs a quarter more after an edit elsewhere."""
 MACROS = [("Py_LIMITED_API", "0x030B0000"), ("CYTHON_LIMITED_API", "1")] if LIMITED else []
 INTERPRETED, COMPILED = b"from octavo.core import nocython as cython", b"import cython"
 SHARED = "_octavo_shared"  # what Cython would put into each module: a third of the time to compile
@@ -100,7 +102,7 @@ def translated(sources):
             [file],
             define_macros=MACROS,
             py_limited_api=LIMITED,
-            extra_compile_args=["-O3", "-g0"],
+            extra_compile_args=OPTIONS,
         )
         for name, file in files.items()
     ]

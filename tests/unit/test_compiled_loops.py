@@ -26,6 +26,7 @@ HOT: dict[str, list[str]] = {
         "Source.read",
         "Source.measure",
         "Slots.write",
+        "Ids.write",
         "Positions.write",
         "Last.write",
         "QueryStarts.write",

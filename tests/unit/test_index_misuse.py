@@ -155,7 +155,7 @@ def test_what_is_no_step_or_plan(name):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"kernle": "vllm"}, PlanError, "option is 'kernle'; known options are: rows, kernel"),
+        ({"kernle": "vllm"}, PlanError, "option is 'kernle'; known options are: rows, columns"),
         ({"kernel": "nonsense"}, PlanError, "known kernels are: flash_attn"),
         ({"kernel": ["vllm"]}, PlanError, "kernel is"),
         ({"kernel": "flash_attn"}, PlanError, "multiples of 256"),

@@ -4,11 +4,14 @@ from octavo.core.groups cimport Group
 from octavo.core.rows cimport Pass
 from octavo.core.commits cimport Core
 
+cdef int[::1] NO_INTS
+cdef long long[::1] NO_LONGS
+
 @cython.final
 cdef class Source:
     cdef readonly int size, ratio, page, window, chunk, lead, number, count, width, most, gone, lost
     cdef public int skip, moved
-    cdef readonly long long first, positions, slots, base, tokens, pages, longest, keys
+    cdef readonly long long first, ids, positions, slots, base, tokens, pages, longest, keys
     cdef public long long behind
     cdef readonly bint compact, whole
     cdef readonly int[::1] block, data, end, log
@@ -37,6 +40,9 @@ cdef class Target:
     cdef void pad(self, Py_ssize_t at, long long none) except *
 
 cdef class Slots(Target):
+    cdef void write(self, Source source) except *
+
+cdef class Ids(Target):
     cdef void write(self, Source source) except *
 
 cdef class Positions(Target):

@@ -3,7 +3,7 @@
 A `Source` knows where the numbers of a step lie, be they the core's or in arrays somebody made. A
 `Target` is an array to fill, and its class says with what. A format is a list of targets::
 
-    block of the step     counts past context query_start positions slots     a stretch each
+    block of the step     counts past context query_start ids positions slots     a stretch each
     page table            row 0: 7 9 4 . .   row 1: 3 8 . . .                 a stretch a row
     a format's targets    Slots, Keys, Table; or Slots, PageStarts, Pages
 
@@ -62,6 +62,7 @@ class Source:
         self.start = NO_LONGS  # by row, where they begin among `Pages`
         self.end = NO_INTS  # by row, its kernel pages
         self.first = 0
+        self.ids = 0
         self.positions = 0
         self.slots = 0
         self.base = -1
@@ -81,9 +82,8 @@ class Source:
         self.data = group.table.data
         self.number = number
         self.first = len(core.groups)
-        self.positions = self.first + 7 * n + 1 + step.tokens
-        self.slots = core.section(number, n, step.tokens)
         self.place(n, step.tokens)
+        self.slots = core.section(number, n, step.tokens)
         for i in range(n):
             row = self.block[self.first + i]
             if core.epoch[row] <= step.clock:  # neither released nor preempted since
@@ -94,24 +94,25 @@ class Source:
         """Look at arrays. O(rows).
 
         Args:
-            block: as of `Pass`, with no groups before and without ids.
+            block: as of `Pass`, with no groups before, and where keys begin behind the slots.
             table: int32[count, width] as numbers; as wide as the longest context needs.
         """
         self.block = block
         self.data = table
         self.first = 0
-        self.positions = 7 * count + 1
+        self.place(count, tokens)
         self.slots = self.positions + tokens
         self.base = self.slots + tokens
-        self.place(count, tokens)
         for i in range(count):
             self.begin[i] = i * width
         self.measure()
 
     def place(self, count: int, tokens: int) -> None:
-        """Room for so many rows, none of which has pages yet."""
+        """Where a block of so many rows and tokens has them; none has pages yet."""
         self.count = count
         self.tokens = tokens
+        self.ids = self.first + 7 * count + 1
+        self.positions = self.ids + tokens
         if len(self.begin) < count:
             self.begin = longs(count)
             self.end = ints(count)
@@ -182,7 +183,8 @@ class Source:
         Cost: O(numbers in the targets); by changes O(rows + tokens + changes), and `Pages` behind
         the first row that begins elsewhere.
         """
-        self.log = NO_INTS if log is None else log
+        if log is not None:
+            self.log = log
         self.whole = whole
         self.moved = 0 if whole else self.count
         for target in targets:
@@ -220,6 +222,15 @@ class Slots(Target):
         """Fill it. O(numbers)."""
         copy(self.numbers, 0, source.block, source.slots, source.tokens)
         self.pad(source.tokens, self.none)
+
+
+class Ids(Target):
+    """Token ids, as far as they are known."""
+
+    def write(self, source: Source) -> None:
+        """Fill it. O(numbers)."""
+        copy(self.numbers, 0, source.block, source.ids, source.tokens)
+        self.pad(source.tokens, 0)
 
 
 class Positions(Target):

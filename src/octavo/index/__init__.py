@@ -8,13 +8,17 @@ Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
     group: name of a group that keeps tokens; by default the first one.
     plan: the plan the step's cache was made by. A step knows pages but neither how many tokens one
         holds nor what a window still sees; the plan knows both.
-    out: what the same function returned before, or arrays of one's own in the same NamedTuple. Its
-        arrays are written whole, so that nothing of an earlier, larger batch stays, and returned at
-        their own sizes. Each has memory of its own. They are the caller's: a copy that is still
-        reading must end first.
+    out: what the same function returned before, what `buffers` made, or arrays of one's own in the
+        same NamedTuple: NumPy's, or torch tensors on the CPU, pinned or not, which are filled in
+        place. They are written whole, so that nothing of an earlier, larger batch stays, and
+        returned as they were given, at their own sizes. Each has memory of its own. They are the
+        caller's: a copy that is still reading must end first.
     rows: rows to pad to, at least the step's; a table has at most 2**31 - 1 entries. Padded rows
         have no tokens and no keys; each brings one token of padding, so that a batch that decodes
-        has as many tokens as rows.
+        has as many tokens as rows, unless ``tokens`` says how many there are.
+    columns: columns to pad tables to, at least as many as a row of the step needs; FlashInfer's
+        pages are then so many a row together. By default as many as are needed.
+    tokens: tokens to pad to, at least the step's.
     kernel: name of a kernel (`octavo.planner.kernels.KERNELS`) whose rule for pages is to hold; by
         default none but in ``onnxruntime`` and ``tensorrt``, whose own always holds as well.
         "int32": also the offsets of all elements in the plan's tensors; it needs a plan of a model.
@@ -39,8 +43,9 @@ Errors that all share; each names the sequence and the numbers, and nothing was 
     UnknownGroup: the step has no such group.
     LengthError: a query longer than its context; a page that a query sees is missing; arrays of
         the step that do not fit each other; what is no step; a plan of another page size than the
-        step's cache has; ``rows`` below the step's or too many; an array of ``out`` of other axes
-        or element type, read-only, not contiguous, or in memory of another or of the step.
+        step's cache has; ``rows``, ``columns`` or ``tokens`` below the step's or too many; an array
+        of ``out`` of other axes or element type, on another device, read-only, not contiguous, or
+        in memory of another or of the step.
     CapacityError: a page beyond the plan's, or whose last slot is beyond int32; a step beyond a
         bound that was named; an array of ``out`` is too small.
 
@@ -50,6 +55,7 @@ the same from step to step of a batch at O(rows + tokens + changes).
 
 from octavo.index.arguments import Options
 from octavo.index.block_tables import Dense, Flash, Vllm, dense, flash, vllm
+from octavo.index.buffers import buffers
 from octavo.index.emitter import Emitter
 from octavo.index.flashinfer import Cascade, Flashinfer, cascade, flashinfer
 from octavo.index.flex import Flex, flex
@@ -71,6 +77,7 @@ __all__ = [
     "States",
     "Tensorrt",
     "Vllm",
+    "buffers",
     "cascade",
     "check_offsets",
     "cross",

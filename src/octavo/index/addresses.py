@@ -51,7 +51,7 @@ class Addresses:
         form: TableForm = "absolute",
     ) -> None:
         self._name, self._number = check_step(step, plan, group, "tokens")
-        size, page = plan.page_size, _kernel_page(plan.page_size, kernel_page)
+        size, page = plan.page_size, kernel_page_of(plan.page_size, kernel_page)
         for kernel in kernels:
             _check_kernel(kernel, page, "page_size" if kernel_page is None else "kernel_page")
         if form not in ("absolute", "compact"):
@@ -112,8 +112,8 @@ class Addresses:
         table = view.table[:, :width]
         table = np.pad(table, ((0, 0), (0, width - table.shape[1])))
         parts = (np.arange(count), step.counts, step.past, step.context, step.last)
-        more = (step.wants_token, step.query_start, step.positions, view.slots, view.base)
-        block = np.concatenate((*parts, *more)).astype(np.int32)
+        more = (step.wants_token, step.query_start, step.input_ids, step.positions)
+        block = np.concatenate((*parts, *more, view.slots, view.base)).astype(np.int32)
         pages = numbers(table.reshape(-1))
         self.source.read_arrays(numbers(block), count, step.positions.size, pages, width)
         return table
@@ -151,8 +151,12 @@ def _rule(lifetime: Lifetime) -> tuple[int, int]:
     return min(window, MOST), min(chunk, MOST)
 
 
-def _kernel_page(page_size: int, kernel_page: int | None) -> int:
-    """Tokens of a kernel page."""
+def kernel_page_of(page_size: int, kernel_page: int | None) -> int:
+    """Tokens of a kernel page. O(1).
+
+    Raises:
+        LengthError, PlanError: it does not divide the page size.
+    """
     page = page_size
     if kernel_page is not None:
         page = check_int("kernel_page", kernel_page, 1, page_size)
@@ -192,8 +196,9 @@ def _check_rows(step: Step, view: GroupView) -> None:
     for name in ("counts", "past", "context", "last", "wants_token"):
         check_int(f"rows of {name}", getattr(step, name).size, rows, rows)
     check_int("rows of base", view.base.size, rows, rows)
-    if view.slots.size != tokens:
-        raise LengthError("slots", view.slots.size, tokens, tokens, "one a token")
+    for name, array in (("slots", view.slots), ("input_ids", step.input_ids)):
+        if array.size != tokens:
+            raise LengthError(name, array.size, tokens, tokens, "one a token")
     if view.table.ndim != 2 or len(view.table) != rows or view.table.dtype != np.int32:
         raise LengthError("table", view.table, None, None, f"int32[{rows}, columns]")
     _check_queries(step)

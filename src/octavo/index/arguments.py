@@ -20,6 +20,8 @@ class Options(TypedDict, total=False):
     """The keywords all formats share; explained in `octavo.index`."""
 
     rows: int | None
+    columns: int | None
+    tokens: int | None
     kernel: str | None
     kernel_page: int | None
     form: TableForm
@@ -33,6 +35,8 @@ class Choice(NamedTuple):
     """The same, with what stands where nothing is said."""
 
     rows: int | None = None
+    columns: int | None = None
+    tokens: int | None = None
     kernel: str | None = None
     kernel_page: int | None = None
     form: TableForm = "absolute"
@@ -69,15 +73,13 @@ def check_fill(name: str, value: int) -> int:
     return value
 
 
-def bounded(name: str, longest: int, bound: int | None) -> int:
-    """The bound a caller named, or ``longest`` itself. O(1).
+def bounded(name: str, longest: int, bound: int) -> int:
+    """The bound a caller named for ``longest``. O(1).
 
     Raises:
         LengthError: the bound is no int of at least 1.
         CapacityError: ``longest`` is beyond it.
     """
-    if bound is None:
-        return longest
     if longest > check_int(name, bound, 1, 2**31 - 1):
         raise CapacityError(name, longest, bound, "the bound named for all steps")
     return bound
@@ -141,9 +143,18 @@ def check_rows(step: Step, rows: int | None) -> int:
         LengthError: fewer than the step's, or more than an array may have.
     """
     real = len(step.sequences)
-    if rows is None or (type(rows) is int and real <= rows < MOST):
-        return rows or real
-    return check_int("rows", rows, real, MOST - 1, f"{real} in the step")
+    return real if rows is None else padded("rows", real, rows, MOST - 1)
+
+
+def padded(name: str, real: int, wanted: int, most: int = MOST) -> int:
+    """What to pad ``real`` of something to, as a caller wants. O(1).
+
+    Raises:
+        LengthError: fewer than there are, or more than ``most``.
+    """
+    if type(wanted) is int and real <= wanted <= most:
+        return wanted
+    return check_int(name, wanted, real, most, f"{real} in the step")
 
 
 def name_row(step: Step, row: int) -> str:

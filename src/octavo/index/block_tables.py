@@ -10,6 +10,7 @@ from octavo.core.emit import Base, Keys, KeyStarts, QueryStarts, Table
 from octavo.index.addresses import Addresses
 from octavo.index.arguments import Options
 from octavo.index.emit import COMMON, Emission, Format
+from octavo.index.out import fill
 from octavo.planner.plan import Plan
 
 
@@ -19,6 +20,7 @@ class Vllm(NamedTuple):
     Attributes:
         block_table: [R, width], kernel pages of each row; 0 where unmapped, dropped or padded.
         slot_mapping: [M], where each new token's KV goes; -1: nowhere (padding).
+        input_ids: [M], token ids as the step has them now; 0 where unknown and in padding.
         seq_lens: [R], keys of each row once the step's are written; 0 in padded rows.
         query_start_loc: [R + 1], where each row's tokens begin; padded rows begin at the end.
         positions: [M], position of each token in its sequence; 0 in padding.
@@ -29,6 +31,7 @@ class Vllm(NamedTuple):
 
     block_table: Ints
     slot_mapping: Ints
+    input_ids: Ints
     seq_lens: Ints
     query_start_loc: Ints
     positions: Ints
@@ -48,7 +51,7 @@ class Flash(NamedTuple):
             that appends the new ones itself wants what was there before: less the row's new tokens.
         block_table: [R, width]; 0 where unmapped, dropped or padded.
         max_seqlen_q, max_seqlen_k: the largest of the rows', as ints.
-        slot_mapping, positions, logit_rows, base: as of `Vllm`.
+        slot_mapping, input_ids, positions, logit_rows, base: as of `Vllm`.
     """
 
     cu_seqlens_q: Ints
@@ -56,6 +59,7 @@ class Flash(NamedTuple):
     cache_seqlens: Ints
     block_table: Ints
     slot_mapping: Ints
+    input_ids: Ints
     positions: Ints
     logit_rows: Ints
     base: Ints
@@ -70,13 +74,15 @@ class Dense(NamedTuple):
         mask: bool[R, max_query_len, width * page], whether query j of a row sees key k of its
             ``block_table`` row, gathered column after column. All False for queries a row has not.
         block_table: [R, width]; -1 where unmapped, dropped or padded.
-        seq_lens, query_start_loc, slot_mapping, positions, logit_rows, base: as of `Vllm`.
+        seq_lens, query_start_loc, slot_mapping, input_ids, positions, logit_rows, base: as of
+            `Vllm`.
         max_query_len, max_seq_len: the largest of the rows', as ints.
     """
 
     mask: NDArray[np.bool_]
     block_table: Ints
     slot_mapping: Ints
+    input_ids: Ints
     seq_lens: Ints
     query_start_loc: Ints
     positions: Ints
@@ -139,10 +145,10 @@ def dense(
     Cost: O(rows x longest query x keys).
     """
     emission = Emission(DENSE, step, plan, group, options)
-    mask = _mask(emission.found)
-    emission.check_rows((emission.rows, *mask.shape[1:]))
-    padded = np.zeros((emission.rows, *mask.shape[1:]), np.bool_)
-    padded[: len(mask)] = mask
+    shape = (emission.rows, emission.most, emission.columns * emission.found.page)
+    emission.check_rows(shape)
+    padded = np.zeros(shape, np.bool_)
+    fill(padded, _mask(emission.found))
     return cast("Dense", emission.give(out, {"mask": padded}))
 
 

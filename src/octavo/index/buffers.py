@@ -1,156 +1,141 @@
-"""The arrays a format is emitted into: fresh ones, or a caller's, checked before any is written."""
+"""Buffers of fixed sizes, to be given as ``out``: what recorded graphs read from."""
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable
+from inspect import unwrap
+from math import prod
+from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.cache.step import Step
-from octavo.errors import CapacityError, LengthError
-from octavo.index.arguments import name_row
+from octavo.checks import check_int
+from octavo.errors import LengthError, PlanError
+from octavo.index.addresses import kernel_page_of
+from octavo.index.arguments import MOST, Choice, Options, check_fill, check_plan, read_options
+from octavo.index.emit import Format
+from octavo.index.formats import format_of
+from octavo.index.out import BOOL, INT32, Shape
+from octavo.index.states import Crossed, States, cross, state
+from octavo.model.lifetimes import Form
+from octavo.planner.plan import GroupPlan, Plan
 
-Arrays = dict[str, NDArray[Any]]
-Shape = tuple[int, ...]
-INT32 = np.dtype(np.int32)
-BOOL = np.dtype(np.bool_)
+_KEEPS = {"tokens": "tokens", "state": "states", "cross": "cross inputs"}
+F = TypeVar("F", bound=tuple[Any, ...])
 
 
-def arrays_of(
-    kind: type[Any],
-    shapes: Mapping[str, Shape],
-    out: Any,
-    step: Step,
-    dtypes: Mapping[str, np.dtype[Any]],
-    widest: Callable[[], int],
-) -> Arrays:
-    """Arrays to fill: those of ``out``, or fresh ones whose numbers mean nothing yet.
+def buffers(
+    emit: Callable[..., F],
+    plan: Plan,
+    group: str | None = None,
+    *,
+    rollback: int = 0,
+    **options: Unpack[Options],
+) -> F:
+    """Arrays for a function of `octavo.index` to fill, of sizes that hold for every step.
+
+    They are NumPy's, each with memory of its own, and hold what stands for padding, so that a graph
+    can be recorded on them before the first step. Give them to the function or to an `Emitter` as
+    ``out``, with the same options.
 
     Args:
-        kind: what ``out`` must be, unless it is None.
-        shapes: by name, the shape of a fresh array, and the least one of a caller's.
-        step: whose memory the arrays must not be in.
-        dtypes: of those that are not int32.
-        widest: gives the row that needs most columns of a table, for a message.
+        emit: the function: of a kernel's format, `dense`, `state` or `cross`.
+        plan, group, options: as the function takes them. ``rows`` must be named. By default there
+            are as many ``tokens`` as rows, as where all decode; as many ``columns`` as the longest
+            sequence of the plan fills, or of `cross` the plan's input; and ``dense`` has queries
+            for ``max_query_len``, or for as many as there are tokens.
+        rollback: of `state`, what the cache was made with.
 
     Raises:
-        LengthError: ``out`` is none of ``kind``, or an array of it has another element type or
-            other axes, is read-only or not contiguous, or shares memory with another of them or
-            with the step.
-        CapacityError: an array of ``out`` is too small.
+        PlanError: ``emit`` is no such function; an option it has not; no plan; no such group.
+        LengthError: ``rows`` is not named, a size out of range, or an array of more than 2**31 - 1
+            entries.
 
-    Cost: O(arrays), but for the memory of fresh ones.
+    Cost: O(entries).
     """
-    if out is None:
-        return {name: np.empty(shape, dtypes.get(name, INT32)) for name, shape in shapes.items()}
-    if not isinstance(out, kind):
-        raise LengthError("out", out, None, None, f"a {kind.__name__} emitted before")
-    found = {}
-    for name, shape in shapes.items():
-        found[name] = target = getattr(out, name)
-        if type(target) is not np.ndarray or target.dtype is not INT32 or target.shape != shape:
-            _check(name, target, shape, dtypes.get(name, INT32), step, widest)
-        flags = target.flags
-        if not (flags.writeable and flags.c_contiguous):
-            _refuse_array(name, target, len(shape), target.dtype, step)
-    check_apart(found, step)
-    return found
+    check_plan(plan, group)
+    asked = read_options(options)
+    rows = check_int("rows", asked.rows, 1, MOST - 1, "buffers are of so many")
+    function = unwrap(emit) if callable(emit) else emit
+    made: Any
+    if function is state:
+        made = _states(plan, group, rows, check_int("rollback", rollback, 0))
+    elif function is cross:
+        made = _crossed(plan, group, rows, asked.columns)
+    else:
+        _group(plan, group, "tokens")
+        made = _format(format_of(emit, "state", "cross"), plan, rows, asked)
+    return cast("F", made)
 
 
-def fill(target: NDArray[Any], values: NDArray[Any], pad: int = 0) -> None:
-    """Write ``values`` to the beginning of an array along each axis, and ``pad`` elsewhere."""
-    if target.shape != values.shape:
-        target[...] = pad
-    target[tuple(slice(size) for size in values.shape)] = values
+def _format(format: Format, plan: Plan, rows: int, asked: Choice) -> Any:
+    page = kernel_page_of(plan.page_size, asked.kernel_page)
+    tokens = _size("tokens", asked.tokens, rows)
+    columns = _size("columns", asked.columns, -(-(plan.max_length or plan.tokens) // page))
+    most = _size("max_query_len", asked.max_query_len, tokens)
+    longest = _size("max_seq_len", asked.max_seq_len, columns * page)
+    shapes = format.shapes(rows, columns, tokens) | {
+        "attention_metadata": (3,),
+        "mask": (rows, most, columns * page),
+        "shared_qo_indptr": (2,),
+        "shared_kv_indptr": (2,),
+        "shared_kv_indices": (columns,),
+        "shared_kv_last_page_len": (1,),
+    }
+    no_page = format.page_fill if asked.page_fill is None else asked.page_fill
+    pads = {
+        "slot_mapping": check_fill("slot_fill", asked.slot_fill),
+        "block_table": check_fill("page_fill", no_page),
+        "logit_rows": -1,
+        "kv_last_page_len": 1,
+        "shared_kv_last_page_len": 1,
+    }
+    numbers = {"max_query_len": most, "max_seqlen_q": most}
+    numbers |= {"max_seq_len": longest, "max_seqlen_k": longest}
+    return format.kind._make(
+        numbers[name] if name in numbers else _full(name, shapes[name], pads.get(name, 0))
+        for name in format.kind._fields
+    )
 
 
-def _check(
-    name: str,
-    target: Any,
-    shape: Shape,
-    dtype: np.dtype[Any],
-    step: Step,
-    widest: Callable[[], int],
-) -> None:
-    """Refuse an array that is none, of another type, or too small."""
-    fits = isinstance(target, np.ndarray) and target.dtype == dtype and target.ndim == len(shape)
-    if not fits:
-        _refuse_array(name, target, len(shape), dtype, step)
-    for axis, need in enumerate(shape):
-        if target.shape[axis] < need:
-            why = f"out is too small in axis {axis}"
-            if axis and axis == len(shape) - 1:
-                why += f", {name_row(step, widest())} needs {need} columns"
-            raise CapacityError(f"{name}.shape[{axis}]", need, target.shape[axis], why)
+def _states(plan: Plan, group: str | None, rows: int, rollback: int) -> States:
+    parts = _group(plan, group, "state").parts
+    source = _full("source", (rows, parts), -1)
+    targets = _full("targets", (rows, 1 + rollback, parts), -1)
+    return States(source, np.zeros(rows, BOOL), targets, _full("query_start_loc", (rows + 1,)))
 
 
-def _refuse_array(name: str, target: Any, axes: int, dtype: np.dtype[Any], step: Step) -> None:
-    """Say what is wrong with an array: it is the step's own, or of the wrong kind."""
-    if isinstance(target, np.ndarray):
-        _check_step({name: target}, step)
-    right = f"a writeable, contiguous {dtype} array of {axes} axes"
-    raise LengthError(f"out.{name}", target, None, None, right)
+def _crossed(plan: Plan, group: str | None, rows: int, wanted: int | None) -> Crossed:
+    input_tokens = _group(plan, group, "cross").input_tokens
+    columns = _size("columns", wanted, -(-input_tokens // plan.page_size))
+    if not columns:
+        right = "the plan does not know how long inputs are"
+        raise LengthError("columns", columns, 1, None, right)
+    return Crossed(
+        block_table=_full("block_table", (rows, columns)),
+        seq_lens=_full("seq_lens", (rows,)),
+        cu_seqlens_k=_full("cu_seqlens_k", (rows + 1,)),
+        query_start_loc=_full("query_start_loc", (rows + 1,)),
+        fresh=np.zeros(rows, BOOL),
+        max_query_len=rows,
+        max_seq_len=columns * plan.page_size,
+    )
 
 
-def check_apart(targets: Arrays, step: Step) -> None:
-    """Refuse contiguous arrays to write to that share memory with each other or with the step.
-
-    Arrays that own their memory, or are views of one that does, are told apart by that; others by
-    their first and last bytes.
-
-    Cost: O(arrays), where several lie in one buffer O(arrays log arrays), and where another library
-    lends the memory O(arrays squared).
-
-    Raises:
-        LengthError: it names both.
-    """
-    owners = _owners(targets.values())
-    if owners is None or len(set(owners)) < len(owners):
-        _check_each_other(targets)
-    read = [step.array, step.ids] if step.core is not None else list(_arrays(step).values())
-    others = _owners(read)
-    if owners is None or others is None or not set(owners).isdisjoint(others):
-        _check_step(targets, step)
+def _group(plan: Plan, name: str | None, form: Form) -> GroupPlan:
+    """The group of this name; by default the first one of tokens."""
+    default = name is None and form == "tokens"
+    for found in plan.groups.values():
+        if found.lifetime.form == form and (default or found.name == name):
+            return found
+    raise PlanError("group", name, f"a group of the plan that keeps {_KEEPS[form]}")
 
 
-def _owners(arrays: Iterable[NDArray[Any]]) -> list[int] | None:
-    """Identities of the arrays that own the memory; None: NumPy does not know all of them."""
-    owners = []
-    for array in arrays:
-        base = array.base
-        if base is None:
-            owners.append(id(array))
-        elif type(base) is np.ndarray and base.base is None:
-            owners.append(id(base))
-        else:
-            return None
-    return owners
+def _size(name: str, wanted: int | None, default: int) -> int:
+    return default if wanted is None else check_int(name, wanted, 0, MOST)
 
 
-def _check_each_other(targets: Arrays) -> None:
-    spans = sorted((a.ctypes.data, a.nbytes, name) for name, a in targets.items() if a.size)
-    for (begin, size, name), (after, _, other) in pairwise(spans):
-        if begin + size > after:
-            _refuse(name, f"out.{other}")
-
-
-def _arrays(step: Step) -> Arrays:
-    """The arrays of a step by name. O(rows x columns)."""
-    names = ("counts", "input_ids", "positions", "last", "query_start", "past", "context")
-    found = {name: getattr(step, name) for name in (*names, "wants_token")}
-    for group, view in step.groups.items():
-        found |= {f"{group}.{name}": array for name, array in view._asdict().items()}
-    return found
-
-
-def _check_step(targets: Arrays, step: Step) -> None:
-    """Refuse arrays that may lie in the memory of the step."""
-    for name, array in targets.items():
-        for other, beside in _arrays(step).items():
-            if np.may_share_memory(array, beside):
-                _refuse(name, f"step.{other}")
-
-
-def _refuse(name: str, other: str) -> None:
-    raise LengthError(f"out.{name}", f"in the memory of {other}", None, None, "each has its own")
+def _full(name: str, shape: Shape, pad: int = 0) -> NDArray[Any]:
+    """An array of padding, which int32 can number."""
+    if prod(shape) > MOST:
+        raise LengthError(f"entries of {name}", prod(shape), 0, MOST, f"its shape is {shape}")
+    return np.full(shape, pad, BOOL if name == "mask" else INT32)

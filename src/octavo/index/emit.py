@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.step import Ints, Step
+from octavo.checks import check_int
 from octavo.core.emit import (
     Base,
+    Ids,
     KeyStarts,
     Last,
     PageBlocks,
@@ -23,9 +25,27 @@ from octavo.core.emit import (
 )
 from octavo.errors import CapacityError, LengthError, uncopied
 from octavo.index.addresses import Addresses
-from octavo.index.arguments import MOST, Options, bounded, check_fill, check_rows, read_options
-from octavo.index.buffers import BOOL, Arrays, Shape, arrays_of, fill
+from octavo.index.arguments import (
+    MOST,
+    Options,
+    bounded,
+    check_fill,
+    name_row,
+    padded,
+    read_options,
+)
+from octavo.index.out import BOOL, Arrays, Shape, arrays_of, fill
 from octavo.planner.plan import Plan
+
+_PAGED = {"block_table", "block_offsets", "kv_indices"}
+_SIZES: dict[type[Target], int] = {
+    **dict.fromkeys((Slots, Ids, Positions), 1),
+    **dict.fromkeys((QueryStarts, KeyStarts, PageStarts), 2),
+    Pages: 3,
+    Table: 4,
+    PageBlocks: 5,
+}
+"""By role, which of `Format.shapes` it has; others have one number a row."""
 
 
 class Format(NamedTuple):
@@ -48,12 +68,21 @@ class Format(NamedTuple):
     page_fill: int = 0
     by_entry: bool = True
 
+    def shapes(self, rows: int, columns: int, tokens: int) -> dict[str, Shape]:
+        """Shapes of the arrays with a role, of so many rows, columns and tokens. O(arrays)."""
+        has = ((rows,), (tokens,), (rows + 1,), (rows * columns,))
+        all_of = (*has, (rows, columns), (rows, 2, columns))
+        return {name: all_of[_SIZES.get(role, 0)] for name, role in self.roles.items()}
 
-COMMON = {"slot_mapping": Slots, "positions": Positions, "logit_rows": Last, "base": Base}
+
+COMMON: dict[str, type[Target]] = {
+    "slot_mapping": Slots,
+    "input_ids": Ids,
+    "positions": Positions,
+    "logit_rows": Last,
+    "base": Base,
+}
 """The fields of every format but `flex`, and what fills them."""
-_BY_TOKEN = (Slots, Positions)
-_STARTS = (QueryStarts, KeyStarts, PageStarts)
-_TABLES = (Table, PageBlocks)
 
 
 class Emission:
@@ -68,7 +97,7 @@ class Emission:
         options: what the caller chose.
         found: the addresses, checked.
         changes_by_entry: whether arrays of another step differ by what changed in the page table.
-        rows: rows, padding included.
+        rows, columns, tokens: how many there are, padding included.
         most, longest: most new tokens and keys of a row, or the bounds the caller named.
 
     Raises:
@@ -106,10 +135,21 @@ class Emission:
             LengthError, CapacityError: as `octavo.index` says.
         """
         found, options = self.found, self.options
-        self.rows = check_rows(found.step, options.rows)
         source = found.source
-        self.most = bounded("max_query_len", source.most, options.max_query_len)
-        self.longest = bounded("max_seq_len", source.longest, options.max_seq_len)
+        self.rows, self.columns, self.tokens = source.count, source.width, source.tokens
+        self.most, self.longest = source.most, source.longest
+        if options.rows is not None:
+            self.rows = padded("rows", source.count, options.rows, MOST - 1)
+        if options.columns is not None:
+            self.columns = self._columns(options.columns)
+        if options.tokens is not None:
+            self.tokens = padded("tokens", source.tokens, options.tokens)
+        else:
+            self.tokens += self.rows - source.count
+        if options.max_query_len is not None:
+            self.most = bounded("max_query_len", source.most, options.max_query_len)
+        if options.max_seq_len is not None:
+            self.longest = bounded("max_seq_len", source.longest, options.max_seq_len)
         roles = self.format.roles
         if source.keys > MOST and "cu_seqlens_k" in roles:
             raise CapacityError("keys of all rows", source.keys, MOST, "beyond int32")
@@ -122,35 +162,47 @@ class Emission:
         """Least shapes of the arrays with a role. O(arrays).
 
         Raises:
-            LengthError: rows of which a table cannot have so many.
+            LengthError: rows or columns of which a table cannot have so many.
         """
-        source, rows = self.found.source, (self.rows,)
-        by_token, starts = (source.tokens + self.rows - source.count,), (self.rows + 1,)
-        found: dict[str, Shape] = {}
-        for name, role in self.format.roles.items():
-            if role in _BY_TOKEN:
-                found[name] = by_token
-            elif role in _STARTS:
-                found[name] = starts
-            elif role is Pages:
-                found[name] = (source.pages - source.skip * source.count,)
-            elif role in _TABLES:
-                sides = (2,) if role is PageBlocks else ()
-                found[name] = (self.rows, *sides, source.width)
-                self.check_rows(found[name])
+        found = self.format.shapes(self.rows, self.columns, self.tokens)
+        for name in found.keys() & _PAGED:
+            if name == "kv_indices":
+                found[name] = (self.pages(),)
             else:
-                found[name] = rows
+                self.check_rows(found[name])
         return found
 
+    def pages(self) -> int:
+        """Pages of all rows one after another, padding included. O(1).
+
+        Raises:
+            LengthError: rows of which an array cannot have so many.
+        """
+        if self.options.columns is not None:
+            self.check_rows((self.rows, self.columns))
+            return self.rows * self.columns
+        source = self.found.source
+        return source.pages - source.skip * source.count
+
+    def _columns(self, wanted: int) -> int:
+        """Columns to pad to; refuses fewer than a row needs, by its name."""
+        real = self.found.source.width
+        if type(wanted) is int and real <= wanted <= MOST:
+            return wanted
+        row = name_row(self.found.step, self.found.widest())
+        return check_int("columns", wanted, real, MOST, f"{row} needs {real}")
+
     def check_rows(self, shape: Shape) -> None:
-        """Refuse rows of which an array cannot have so many. O(1).
+        """Refuse rows, or columns, of which an array cannot have so many. O(1).
 
         Raises:
             LengthError: it names how many there may be.
         """
-        if prod(shape) > MOST:
-            each = prod(shape[1:])
-            real = self.found.source.count
+        each, real = prod(shape[1:]), self.found.source.count
+        if real * each > MOST:
+            most = self.columns * MOST // (real * each)
+            raise LengthError("columns", self.columns, 0, most, f"{real} rows have them")
+        if shape[0] * each > MOST:
             raise LengthError("rows", self.rows, real, MOST // each, f"{each} entries a row")
 
     def targets(self, arrays: Arrays) -> list[Target]:
@@ -186,7 +238,8 @@ class Emission:
         found.source.write(self.targets(arrays), None, True)
         for name, values in others.items():
             fill(arrays[name], values)
-        in_order = [arrays[name] for name in kind._fields if name in arrays]
+        shown = arrays if out is None else out._asdict()
+        in_order = [shown[name] for name in kind._fields if name in arrays]
         return kind._make((*in_order, *self.numbers()))
 
     def bounds(self) -> Ints:

@@ -1,7 +1,6 @@
 """From step to step: the arrays that were emitted last, of which only what changed is written."""
 
 from collections.abc import Callable
-from inspect import unwrap
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 import numpy as np
@@ -12,23 +11,13 @@ from octavo.checks import check_int
 from octavo.core.emit import PageStarts
 from octavo.errors import PlanError, uncopied
 from octavo.index.arguments import Options, check_plan, read_options
-from octavo.index.block_tables import DENSE, FLASH, VLLM, dense, flash, vllm
-from octavo.index.buffers import fill
 from octavo.index.emit import Emission, Format
-from octavo.index.flashinfer import CASCADE, FLASHINFER, cascade, flashinfer
-from octavo.index.runtimes import ONNXRUNTIME, TENSORRT, onnxruntime, tensorrt
+from octavo.index.formats import format_of
+from octavo.index.out import Arrays, as_array, fill
+from octavo.index.runtimes import TENSORRT
 from octavo.planner.plan import Plan
 
 F = TypeVar("F", bound=tuple[Any, ...])
-_FORMATS: list[tuple[Callable[..., Any], Format]] = [
-    (vllm, VLLM),
-    (flash, FLASH),
-    (flashinfer, FLASHINFER),
-    (cascade, CASCADE),
-    (onnxruntime, ONNXRUNTIME),
-    (tensorrt, TENSORRT),
-    (dense, DENSE),
-]
 
 
 class Emitter(Generic[F]):
@@ -71,7 +60,7 @@ class Emitter(Generic[F]):
     ) -> None:
         check_plan(plan, group)
         read_options(options)
-        self._format = _format(emit)
+        self._format = format_of(emit)
         self._blocks = _blocks(self._format, layers, kv_factor)
         self._emit, self._plan, self._group, self._out = emit, plan, group, out
         self._options = options
@@ -119,13 +108,16 @@ class _Written:
 
     def __init__(self, emission: Emission, made: Any, *, own: bool) -> None:
         self._emission, self._own, self._kind = emission, own, type(made)
-        self._arrays = {n: a for n, a in made._asdict().items() if isinstance(a, np.ndarray)}
+        shown = {name: a for name, a in made._asdict().items() if not isinstance(a, int)}
+        self._arrays: Arrays = {
+            name: a if isinstance(a, np.ndarray) else as_array(a) for name, a in shown.items()
+        }
         self._pages = self._arrays.get("kv_indices")
         if own and self._pages is not None:
             self._pages = np.resize(self._pages, self._pages.size + self._pages.size // 8 + 64)
             self._arrays["kv_indices"] = self._pages[: self._arrays["kv_indices"].size]
         self._targets = emission.targets(self._arrays)
-        self._shown = [_shut(array) if own else array for array in self._arrays.values()]
+        self._shown = [_shut(self._arrays[n]) if own else array for n, array in shown.items()]
         self._note(emission.found.step)
 
     def leads_to(self, step: Step) -> bool:
@@ -169,8 +161,10 @@ class _Written:
 
     def _fit_pages(self) -> bool:
         """Whether FlashInfer's pages have room; of own ones so many are shown. O(1)."""
-        pages = self._emission.found.source.pages
-        if self._pages is None or pages == self._arrays["kv_indices"].size:
+        if self._pages is None:
+            return True
+        pages = self._emission.pages()
+        if pages == self._arrays["kv_indices"].size:
             return True
         if pages > self._pages.size:
             return False
@@ -209,16 +203,6 @@ def _shut(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _format(emit: Any) -> Format:
-    """The format of the function that ``emit`` is, or wraps."""
-    found = unwrap(emit) if callable(emit) else emit
-    for function, made in _FORMATS:
-        if found is function:
-            return made
-    names = ", ".join(made.name for _, made in _FORMATS)
-    raise PlanError("emit", emit, f"it must be a function of octavo.index: {names}")
 
 
 def _blocks(format: Format, layers: int | None, kv_factor: int | None) -> dict[str, int]:

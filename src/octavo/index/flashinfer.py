@@ -9,6 +9,7 @@ from octavo.core.emit import LastLengths, Pages, PageStarts, QueryStarts
 from octavo.index.addresses import Addresses
 from octavo.index.arguments import Options
 from octavo.index.emit import COMMON, Emission, Format
+from octavo.index.out import fill
 from octavo.planner.plan import Plan
 
 
@@ -18,10 +19,10 @@ class Flashinfer(NamedTuple):
     Attributes:
         qo_indptr: [R + 1], cumulative new tokens; padded rows repeat the last entry.
         kv_indptr: [R + 1], cumulative kernel pages; the same.
-        kv_indices: [pages of all rows], row after row; 0, the null page, where a window dropped
-            one, and behind ``kv_indptr[-1]``.
+        kv_indices: [pages of all rows], or of ``columns`` a row, row after row; 0, the null page,
+            where a window dropped one, and behind ``kv_indptr[-1]``.
         kv_last_page_len: [R], 1..page tokens in each row's last page; 1 for rows without pages.
-        slot_mapping, positions, logit_rows, base: as of `Vllm`.
+        slot_mapping, input_ids, positions, logit_rows, base: as of `Vllm`.
         max_query_len, max_seq_len: the largest of the rows', as ints.
     """
 
@@ -30,6 +31,7 @@ class Flashinfer(NamedTuple):
     kv_indices: Ints
     kv_last_page_len: Ints
     slot_mapping: Ints
+    input_ids: Ints
     positions: Ints
     logit_rows: Ints
     base: Ints
@@ -43,10 +45,10 @@ class Cascade(NamedTuple):
     Attributes:
         shared_qo_indptr: [2], all of the step's tokens.
         shared_kv_indptr: [2], the shared kernel pages; all of their keys come before every query.
-        shared_kv_indices: [shared pages].
+        shared_kv_indices: [shared pages], or as many as ``columns`` says, with 0 behind them.
         shared_kv_last_page_len: [1], a full page; 1 where none is shared.
         qo_indptr, kv_indptr, kv_indices, kv_last_page_len: as of `Flashinfer`, of what is left.
-        slot_mapping, positions, logit_rows, base: as of `Vllm`.
+        slot_mapping, input_ids, positions, logit_rows, base: as of `Vllm`.
         max_query_len, max_seq_len: the largest of the rows', shared keys included, as ints.
     """
 
@@ -59,6 +61,7 @@ class Cascade(NamedTuple):
     kv_indices: Ints
     kv_last_page_len: Ints
     slot_mapping: Ints
+    input_ids: Ints
     positions: Ints
     logit_rows: Ints
     base: Ints
@@ -113,6 +116,10 @@ def cascade(
         "shared_kv_last_page_len": [found.page if skip else 1],
     }
     arrays = {name: np.array(numbers, np.int32) for name, numbers in shared.items()}
+    if emission.options.columns is not None:
+        emission.pages()  # refuses columns of which there cannot be so many
+        arrays["shared_kv_indices"] = np.zeros(emission.columns, np.int32)
+        fill(arrays["shared_kv_indices"], pages)
     return cast("Cascade", emission.give(out, arrays))
 
 

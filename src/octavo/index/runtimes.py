@@ -30,11 +30,12 @@ class Onnxruntime(NamedTuple):
         attention_metadata: [3], input 16, of which releases before the lower bound take [:2]: upper
             bound of a row's new tokens, upper and lower bound of the most keys of a row. Exact, but
             where the caller names ``max_seq_len`` for graphs: then the lower bound is 0, unknown.
-        positions, logit_rows, base: as of `Vllm`.
+        input_ids, positions, logit_rows, base: as of `Vllm`.
     """
 
     block_table: Ints
     slot_mapping: Ints
+    input_ids: Ints
     cumulative_sequence_length: Ints
     past_seqlens: Ints
     attention_metadata: Ints
@@ -57,7 +58,7 @@ class Tensorrt(NamedTuple):
             is written, as the plugin has it; 0 in padded rows.
         context_lengths: [R], new tokens of a row in its context phase; of one that generates its
             keys before the step, as a step does not know where a prompt ended; 0 in padded rows.
-        slot_mapping, positions, logit_rows, base: as of `Vllm`.
+        slot_mapping, input_ids, positions, logit_rows, base: as of `Vllm`.
         max_query_len, max_seq_len: the largest of the rows', as ints.
     """
 
@@ -67,6 +68,7 @@ class Tensorrt(NamedTuple):
     context_lengths: Ints
     host_request_types: Ints
     slot_mapping: Ints
+    input_ids: Ints
     positions: Ints
     logit_rows: Ints
     base: Ints

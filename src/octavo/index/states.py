@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from octavo.cache.step import Ints, Step
 from octavo.errors import CapacityError, LengthError, PlanError
-from octavo.index.arguments import check_gone, check_rows, check_step
-from octavo.index.buffers import BOOL, Arrays, arrays_of, fill
+from octavo.index.arguments import MOST, check_gone, check_rows, check_step, padded
+from octavo.index.out import BOOL, Arrays, arrays_of, fill
 from octavo.index.rows import running_sums
 from octavo.model.lifetimes import Form
 from octavo.planner.plan import Plan
@@ -83,7 +83,13 @@ def state(
 
 
 def cross(
-    step: Step, group: str, *, plan: Plan, out: Crossed | None = None, rows: int | None = None
+    step: Step,
+    group: str,
+    *,
+    plan: Plan,
+    out: Crossed | None = None,
+    rows: int | None = None,
+    columns: int | None = None,
 ) -> Crossed:
     """The pages of each row's encoded input, as vLLM's and FlashAttention's kernels take them.
 
@@ -104,6 +110,9 @@ def cross(
     _check_pages("cross input", view.table[held], plan.ids(group))
     sums = running_sums(lengths)
     table = np.where(held, view.table, np.int32(0))
+    if columns is not None:
+        more = padded("columns", width, columns, MOST // count) - width
+        table = np.pad(table, ((0, 0), (0, more)))
     fields = {
         "block_table": (table, 0),
         "seq_lens": (lengths, 0),
@@ -139,7 +148,7 @@ def _padded(
     arrays = arrays_of(kind, shapes, out, step, dtypes, widest)
     for name, (values, pad) in fields.items():
         fill(arrays[name], values, pad)
-    return arrays
+    return arrays if out is None else {name: getattr(out, name) for name in arrays}
 
 
 def _check_pages(what: str, pages: Ints, ids: int) -> None:
