@@ -207,7 +207,6 @@ def test_without_matplotlib(simulate, monkeypatch, tmp_path):
         ((".", "--pages", 9), 1, "Is a directory"),
         (("EMPTY", "--pages", 9), 1, "there is no request in it"),
         (("BAD", "--pages", 9), 1, "line 2: it is not JSON"),
-        (("chat",), 2, "how large is the pool?"),
         (("--pages", 9), 2, "required: TRACE"),
         (("--sweep", "memory", "--pages", 9), 2, "required: TRACE"),
         (("BAD", "--pages", 9, "--rate", 2), 2, "--rate has no effect: .* TRACE is a file"),
@@ -390,3 +389,26 @@ def test_more_than_the_machine_can_count(simulate, tmp_path, more):
     assert "this machine has" in err
     code, out, err = simulate(path, "--sweep", "memory", "unbounded", *more)
     assert (1, "", 1) == (code, out, err.count("\n"))
+
+
+def test_a_trace_of_lengths(simulate, tmp_path):
+    """What hits is said not to be known, and without a size of the pool all fits."""
+    path = tmp_path / "burst.csv"
+    path.write_text("Timestamp,Request tokens,Response tokens\n5,472,18\n45,1087,230\n")
+    code, out, _ = simulate(path)
+
+    assert 0 == code
+    assert "what would hit cannot be measured" in out
+    assert "not known, of 1,559 tokens" in out
+    assert "pool unbounded" in out
+
+
+def test_ids_and_times_of_other_units(simulate, tmp_path):
+    """The options say what the file leaves open; a workload has neither."""
+    path = tmp_path / "trace.jsonl"
+    line = {"timestamp": 0.5, "input_length": 20, "output_length": 1, "hash_ids": [1, 2]}
+    path.write_text(json.dumps(line))
+
+    assert 1 == simulate(path)[0]
+    assert 0 == simulate(path, "--block-size", 16, "--time-unit", "s")[0]
+    assert "--block-size has no effect" in simulate("chat", "--block-size", 16)[2]

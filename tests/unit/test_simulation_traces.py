@@ -36,7 +36,7 @@ def test_mooncake(read):
     first, second = trace.requests
     equal = first.prompt() == second.prompt()
 
-    assert ("mooncake", True) == (trace.form, trace.hash_ids)
+    assert ("mooncake", BLOCK) == (trace.form, trace.block)
     assert (0.0, 0.5, 600, 5) == (first.arrival, second.arrival, *_lengths(first))
     assert equal[:BLOCK].all()
     assert not equal[BLOCK:].any()
@@ -47,7 +47,7 @@ def test_azure(read):
     rows = "2023-11-16 18:17:03.9799600, 4808,10,x\n2023-11-16 18:17:04.0319600,3180,8,y\n"
     trace = read(HEADER.strip() + ",More\n" + rows)
 
-    assert ("azure", False) == (trace.form, trace.hash_ids)
+    assert ("azure", None) == (trace.form, trace.block)
     assert [(4808, 10), (3180, 8)] == [_lengths(request) for request in trace.requests]
     assert 0.052 == pytest.approx(trace.requests[1].arrival)
 

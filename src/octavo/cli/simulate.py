@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
     """Read the trace, run every setting, show what came out."""
     simulate_options.settle(options)
     sweep, values = _sweep(options)
-    _require_size(options, sweep)
+    _require_size(options)
     _require_outputs(options)
     model = _time_model(options)
     trace = _trace(options)
@@ -84,12 +84,10 @@ def _sweep(options: argparse.Namespace) -> tuple[Any, list[str]]:
     return name, values
 
 
-def _require_size(options: argparse.Namespace, sweep: str | None) -> None:
-    """Refuse what has no size, or a size in bytes without a model."""
+def _require_size(options: argparse.Namespace) -> None:
+    """Refuse a size in bytes without a model. Without a size all that is ever computed fits."""
     if options.memory is not None and options.config is None:
         raise arguments.UsageError("--memory needs --config; without a model give --pages")
-    if options.memory is None and options.pages is None and sweep != "memory":
-        raise arguments.UsageError("how large is the pool? Give --config and --memory, or --pages")
 
 
 def _require_outputs(options: argparse.Namespace) -> None:
@@ -125,8 +123,15 @@ def _trace(options: argparse.Namespace) -> simulation.Trace:
     if options.trace in simulation.WORKLOADS:
         many = options.requests or _REQUESTS
         return simulation.generate(options.trace, many, rate=options.rate, seed=options.seed)
-    trace = simulation.read_trace(options.trace, skip_bad=options.skip_bad)
-    return trace if options.requests is None else trace.first(options.requests)
+    if options.trace == "-" and sys.stdin.isatty():
+        raise arguments.UsageError("TRACE is -, and nothing is piped into stdin")
+    return simulation.read_trace(
+        options.trace,
+        skip_bad=options.skip_bad,
+        requests=options.requests,
+        block_size=options.block_size,
+        time_unit=options.time_unit,
+    )
 
 
 def _settings(

@@ -32,7 +32,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "trace",
         metavar="TRACE",
         nargs="?",
-        help="Mooncake's JSON lines, Azure's CSV, octavo's log; or a workload to generate: "
+        help="a trace of Mooncake, Bailian, Azure, BurstGPT or aiperf, conversations, results of a "
+        "benchmark, octavo's log; .gz too, and - for stdin; or a workload to generate: "
         + ", ".join(simulation.WORKLOADS),
     )
     _add_pool(parser.add_argument_group("pool of a replica"))
@@ -60,13 +61,14 @@ def _add_pool(group: Any) -> None:
         "--pages",
         type=arguments.whole_number(1, 2**31 - 3),
         metavar="N",
-        help="pages instead of memory (serial, hash ids: and one more for a prompt's own token)",
+        help="pages instead of memory (serial, ids of 512 tokens: and one more for a prompt's own "
+        "token); without either, as many as all requests take",
     )
     group.add_argument(
         "--page-size",
         type=arguments.whole_number(1),
         metavar="N",
-        help="tokens a page holds (default: 16; 512 for hash ids without --config)",
+        help="tokens a page holds (default: 16; without --config those of a hash id)",
     )
     group.add_argument(
         "--max-len",
@@ -179,10 +181,22 @@ def _add_requests(group: Any) -> None:
         "--skip-bad", action="store_true", help="count malformed lines instead of refusing the file"
     )
     group.add_argument(
+        "--block-size",
+        type=arguments.whole_number(1, 2**31 - 1),
+        metavar="N",
+        help="tokens a file's hash id stands for (default: 512, 16 in Bailian's, or what all lines "
+        "agree with)",
+    )
+    group.add_argument(
+        "--time-unit",
+        choices=("s", "ms"),
+        help="what a file's timestamps count (default: ms where they are whole numbers, else s)",
+    )
+    group.add_argument(
         "--requests",
         type=arguments.whole_number(1, 10**7),
         metavar="N",
-        help="how many to generate (default: 500), or how many of a file's first to replay (all)",
+        help="how many to generate (default: 500), or how many of a file's first to read (all)",
     )
     group.add_argument(
         "--rate",
@@ -234,6 +248,9 @@ def settle(options: argparse.Namespace) -> None:
     generated = options.trace in simulation.WORKLOADS
     if not generated:
         _refuse(options, ("rate", "seed"), "of a generated workload, and TRACE is a file")
+    if generated:
+        names = ("block_size", "time_unit")
+        _refuse(options, names, "it is of a file, and TRACE is a workload")
     if generated and options.skip_bad:
         raise arguments.UsageError("--skip-bad has no effect: it is of a file, TRACE is a workload")
     _refuse_idle(options)
@@ -265,7 +282,7 @@ def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None
 
 def _is_trace(word: str) -> bool:
     """Whether a word behind ``--sweep`` is a trace and no value."""
-    return word in simulation.WORKLOADS or Path(word).is_file()
+    return word in simulation.WORKLOADS or word == "-" or Path(word).is_file()
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:

@@ -10,7 +10,7 @@ from octavo.model.spec import ModelSpec
 from octavo.planner.budget import parse_memory
 from octavo.planner.explain import amount
 from octavo.planner.request import Plan, memory_for, plan
-from octavo.simulation.requests import BLOCK, Trace
+from octavo.simulation.requests import Trace
 from octavo.simulation.settings import Setting
 
 Sweep = Literal["memory", "page-size", "policy"]
@@ -53,7 +53,7 @@ class Pool:
         """Tokens a page holds for this trace."""
         if self.page_size is not None:
             return self.page_size
-        return BLOCK if trace.hash_ids and self.spec is None else 16
+        return trace.block or 16 if self.spec is None else 16
 
     def plan(self, trace: Trace, *, serial: bool) -> Plan:
         """The plan of one replica.
@@ -77,7 +77,7 @@ class Pool:
 
     def own_page(self, trace: Trace, *, serial: bool) -> int:
         """Pages added for the token of its own that a prompt of hash ids ends with."""
-        return int(serial and trace.hash_ids and self.pages is not None)
+        return int(serial and trace.padded and self.pages is not None)
 
     def setting(self, base: Setting, trace: Trace, *, serial: bool) -> Setting:
         """``base`` with the plan of this pool."""

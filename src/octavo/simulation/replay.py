@@ -74,7 +74,7 @@ def replay(trace: Trace, setting: Setting, progress: Progress | None = None) -> 
     """Run a trace serially.
 
     Args:
-        trace: its hash ids stand for 512 tokens each; a token of the request's own follows them.
+        trace: of its hash ids of 512 tokens each is counted whole, a token of its own follows.
         setting: what to run it on.
         progress: called after every request.
 
@@ -98,4 +98,5 @@ def replay(trace: Trace, setting: Setting, progress: Progress | None = None) -> 
         if progress is not None:
             progress(done, len(trace.requests))
     spent = time.perf_counter() - began
-    return Run(setting, [replica.tally for replica in replicas], away, seconds=spent)
+    tallies = [replica.tally for replica in replicas]
+    return Run(setting, tallies, away, tells_contents=trace.tells_contents, seconds=spent)

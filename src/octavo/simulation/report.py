@@ -23,6 +23,8 @@ class Run:
         tallies: counts of each replica.
         turned_away: counts of requests that went to no replica: they can never fit.
         jobs: every request that was queued, with its times; empty of a serial replay.
+        tells_contents: whether the trace says which prompts begin alike; without that no hit can be
+            seen, and what hits is None in dicts.
         seconds: the simulation took; in no dict, it differs from run to run.
     """
 
@@ -30,6 +32,7 @@ class Run:
     tallies: Sequence[Tally] = field(repr=False)
     turned_away: Tally = field(default_factory=Tally, repr=False)
     jobs: Sequence[Job] = field(default=(), repr=False)
+    tells_contents: bool = True
     seconds: float = 0.0
 
     @property
@@ -65,14 +68,21 @@ class Run:
         whole, seconds = self.whole, self.duration
         return {
             **self.setting.to_dict(),
-            **whole.to_dict(),
+            **self._seen(whole.to_dict()),
             "seconds": round(seconds, 6),
             "output_tokens_per_second": share(whole.output_tokens, seconds),
             "busy_share": share(whole.busy, seconds * len(self.tallies)),
             "latency": self.latency(),
             "balance": self.balance,
-            "per_replica": [_replica(tally) for tally in self.tallies],
+            "per_replica": [self._seen(_replica(tally)) for tally in self.tallies],
         }
+
+    def _seen(self, counts: dict[str, Any]) -> dict[str, Any]:
+        """Counts, without hits where the trace cannot show any."""
+        if self.tells_contents:
+            return counts
+        unknown = ("hit_rate", "cached")
+        return {name: None if name.startswith(unknown) else n for name, n in counts.items()}
 
 
 def _replica(tally: Tally) -> dict[str, Any]:

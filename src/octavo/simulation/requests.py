@@ -6,7 +6,7 @@ that are equal exactly where the trace says that prompts are equal.
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,9 +17,8 @@ from octavo.cache.sequence import Sequence
 
 Ints = NDArray[np.int32]
 BLOCK = 512
-"""Tokens a hash id stands for."""
+"""Tokens a hash id of Mooncake's traces stands for."""
 LONGEST = 2**31 - 1
-_OFFSETS = np.arange(BLOCK, dtype=np.int32) << 22
 _MASK = np.int32(LONGEST)
 
 
@@ -30,11 +29,14 @@ class TraceRequest:
     Attributes:
         number: place in the trace, from 0.
         arrival: seconds after the first request.
-        input_length: tokens of the prompt.
+        input_length: tokens of the prompt, all that went before in its session included.
         output_length: tokens of the answer.
-        blocks: a number for each 512 tokens of the prompt, odd; None: the trace has no hash ids.
-        tokens: the prompt's ids, or None.
+        blocks: a number for each block of its own tokens, odd; None: the trace has no hash ids.
+        tokens: ids of its own tokens, or None.
         output: the answer's ids, or None.
+        block: tokens a block holds.
+        before: the request before it in its session, whose prompt and answer its own tokens
+            follow; or None: all tokens of the prompt are its own.
     """
 
     number: int
@@ -44,6 +46,8 @@ class TraceRequest:
     blocks: Ints | None = None
     tokens: Ints | None = None
     output: Ints | None = None
+    block: int = BLOCK
+    before: "TraceRequest | None" = field(default=None, repr=False)
 
     @property
     def length(self) -> int:
@@ -57,40 +61,59 @@ class TraceRequest:
 
     def prompt(self) -> Ints:
         """Ids of the prompt as it stands. O(input_length)."""
+        if self.before is None:
+            return self._own_tokens(self.input_length)
+        parts, turn = list[Ints](), self
+        while turn.before is not None:
+            earlier = turn.before
+            parts.append(turn._own_tokens(turn.input_length - earlier.length))
+            parts.append(np.resize(earlier.answer(), earlier.output_length))
+            turn = earlier
+        parts.append(turn._own_tokens(turn.input_length))
+        return np.concatenate(parts[::-1])
+
+    def _own_tokens(self, count: int) -> Ints:
         if self.tokens is not None:
             return self.tokens
         if self.blocks is not None:
-            return block_tokens(self.blocks)[: self.input_length]
-        return np.full(self.input_length, self.own, np.int32)
+            return block_tokens(self.blocks, self.block)[:count]
+        return np.full(count, self.own, np.int32)
+
+    @property
+    def padded(self) -> bool:
+        """Whether the replay one by one counts hash ids whole, as Mooncake's rates do. O(1)."""
+        return self.blocks is not None and self.block == BLOCK and self.before is None
 
     def serial_prompt(self) -> Ints:
-        """Ids for the replay one by one: of hash ids 512 each and a token of its own behind."""
-        if self.blocks is None:
+        """Ids for the replay one by one: of padded ones whole blocks and a token of its own."""
+        if self.blocks is None or not self.padded:
             return self.prompt()
         tokens = np.empty(self.serial_length, np.int32)
-        block_tokens(self.blocks, tokens[:-1])
+        block_tokens(self.blocks, BLOCK, tokens[:-1])
         tokens[-1] = self.own
         return tokens
 
     @property
     def serial_length(self) -> int:
         """Tokens of `serial_prompt`. O(1)."""
-        return self.input_length if self.blocks is None else self.blocks.size * BLOCK + 1
+        if self.blocks is None or not self.padded:
+            return self.input_length
+        return self.blocks.size * BLOCK + 1
 
     def answer(self) -> Ints:
         """Ids of the answer; a single one where all are the same id of its own."""
         return np.full(1, self.own, np.int32) if self.output is None else self.output
 
 
-def block_tokens(blocks: Ints, out: Ints | None = None) -> Ints:
-    """512 ids a block: two different blocks differ in each of them, equal blocks in none.
+def block_tokens(blocks: Ints, block: int = BLOCK, out: Ints | None = None) -> Ints:
+    """The ids of blocks: two different blocks differ in each of them, equal blocks in none.
 
-    Up to 2**22 requests and blocks no id stands at two offsets either. Written into ``out`` where
-    it is given. O(tokens).
+    Up to 2**22 requests and blocks no id stands at two of the first 512 offsets either. Written
+    into ``out`` where it is given. O(tokens).
     """
-    tokens = np.empty(blocks.size * BLOCK, np.int32) if out is None else out
-    rows = tokens.reshape(-1, BLOCK)
-    np.add(blocks[:, None], _OFFSETS, out=rows)
+    tokens = np.empty(blocks.size * block, np.int32) if out is None else out
+    rows = tokens.reshape(-1, block)
+    np.add(blocks[:, None], (np.arange(block, dtype=np.int32) % BLOCK) << 22, out=rows)
     np.bitwise_and(rows, _MASK, out=rows)
     return tokens
 
@@ -101,11 +124,13 @@ class Trace:
 
     Attributes:
         name: of the file or the workload.
-        form: ``mooncake``, ``azure``, ``log`` or ``generated``.
+        form: ``mooncake``, ``bailian``, ``log``, ``sessions``, ``conversations``, ``prompts``,
+            ``lengths``, ``azure``, ``burstgpt``, or ``generated``.
         requests: at least one.
         bad_lines: lines that were skipped.
         out_of_order: requests that came earlier than one above them, and were sorted.
         rate, seed: what a workload was generated with.
+        notes: what was taken for granted while it was read, a sentence each.
     """
 
     name: str
@@ -115,15 +140,25 @@ class Trace:
     out_of_order: int = 0
     rate: float | None = None
     seed: int | None = None
-
-    def first(self, requests: int) -> "Trace":
-        """The same with no more than its first ``requests`` requests."""
-        return replace(self, requests=self.requests[:requests])
+    notes: tuple[str, ...] = ()
 
     @cached_property
-    def hash_ids(self) -> bool:
-        """Whether prompts are given by hash ids."""
-        return any(request.blocks is not None for request in self.requests)
+    def block(self) -> int | None:
+        """Tokens a hash id stands for; None: there are none. O(requests)."""
+        return next((r.block for r in self.requests if r.blocks is not None), None)
+
+    @cached_property
+    def padded(self) -> bool:
+        """Whether a serial replay counts hash ids whole, and a token of their own. O(requests)."""
+        return any(request.padded for request in self.requests)
+
+    @cached_property
+    def tells_contents(self) -> bool:
+        """Whether anything says that two prompts begin alike; else no hit can be seen."""
+        return any(
+            r.tokens is not None or r.blocks is not None or r.before is not None
+            for r in self.requests
+        )
 
     def most_pages(self, page_size: int, *, serial: bool) -> int:
         """Pages for all that is ever computed, so that nothing is evicted. O(requests)."""
@@ -145,6 +180,9 @@ class Trace:
             "rate": self.rate,
             "seed": self.seed,
             "replayed_tokens": sum(r.serial_length for r in self.requests),
+            "block_size": self.block,
+            "tells_contents": self.tells_contents,
+            "notes": list(self.notes),
         }
 
 

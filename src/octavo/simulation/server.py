@@ -174,7 +174,8 @@ def serve(
             servers[router.choose(servers, request.input_length, request.prompt)].add(job)
     _finish(servers)
     spent = time.perf_counter() - began
-    return Run(setting, [server.tally for server in servers], away, jobs, seconds=spent)
+    tallies = [server.tally for server in servers]
+    return Run(setting, tallies, away, jobs, trace.tells_contents, spent)
 
 
 def _finish(servers: Sequence[Server]) -> None:

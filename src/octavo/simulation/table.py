@@ -39,14 +39,19 @@ def about(model: TimeModel | None) -> str:
 def head_lines(outcome: Outcome) -> list[str]:
     """What was replayed, how, and on what setting."""
     trace, runs, sweep, model, _ = outcome
-    lines = [trace_line(trace), about(model), setting_line(trace, runs, sweep)]
+    lines = [trace_line(trace), *trace.notes, about(model), setting_line(trace, runs, sweep)]
+    if not trace.tells_contents:
+        lines.append(
+            "The trace tells lengths alone, not which prompts begin alike: what would hit cannot "
+            "be measured with it."
+        )
     why = padding(trace, serial=model is None)
     return lines if why is None else [*lines, why]
 
 
 def padding(trace: Trace, *, serial: bool) -> str | None:
     """Why a serial replay counts more prompt tokens than the trace has, or None."""
-    if not (serial and trace.hash_ids):
+    if not (serial and trace.padded):
         return None
     counted = trace.to_dict()["replayed_tokens"]
     return (
@@ -126,6 +131,8 @@ def _hit(found: dict[str, Any], which: str, unit: str) -> str:
     """``5.3 % (1 of 20 tokens)``."""
     key = unit.rsplit(maxsplit=1)[-1]
     rate = found[f"hit_rate_{which}{key}"]
+    if rate is None:
+        return f"not known, of {found[f'{which}prompt_{key}']:,} {unit}"
     part, whole = found[f"cached_{key}"], found[f"{which}prompt_{key}"]
     return f"{_percent(rate)} ({part:,} of {whole:,} {unit})"
 
@@ -232,7 +239,7 @@ def _sweep_row(run: Run, *, timed: bool) -> list[str]:
         run.setting.label,
         f"{found['pages'] - own:,}" + (f" + {own}" if own else ""),
         _percent(found["hit_rate_all_tokens"]),
-        f"{found['cached_tokens']:,}",
+        "not known" if found["cached_tokens"] is None else f"{found['cached_tokens']:,}",
         _percent(found["hit_rate_tokens"]),
         _percent(found["hit_rate_pages"]),
         f"{sum(found['evictions'].values()):,}",
@@ -263,7 +270,10 @@ def as_text(outcome: Outcome) -> str:
     return "\n".join([*text, "", sweep_note(runs)])
 
 
-def _percent(value: float) -> str:
+def _percent(value: float | None) -> str:
+    """A share of 1 in per cent; of None that it is not known."""
+    if value is None:
+        return "not known"
     return f"{100 * value:.2f} %"
 
 

@@ -1,86 +1,131 @@
-"""Request traces from files: Mooncake's JSON lines, Azure's CSV, and octavo's own log.
+"""Request traces from files: opened, read line by line, and put in order.
 
-The log is JSON lines: ``arrival`` in seconds; the prompt as ``tokens``, as ``hash_ids`` (an id for
-512 tokens) with ``input_length``, or as ``input_length`` alone; the answer as ``output`` (its ids)
-or ``output_length``. Mooncake's lines have ``timestamp`` in milliseconds instead of ``arrival``.
+What a line says is `octavo.simulation.lines`'. Here is what takes the whole file to know: how many
+tokens a hash id stands for, in which unit times are, and which request goes on from which.
 """
 
-import csv
+import gzip
 import json
-import math
+import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 
+from octavo.checks import check_choice, check_int
 from octavo.errors import TraceError
+from octavo.simulation.lines import (
+    BYTES_A_TOKEN,
+    WHAT,
+    BadHeader,
+    BadLine,
+    CsvLines,
+    Entry,
+    JsonLines,
+    Unit,
+)
 from octavo.simulation.requests import BLOCK, LONGEST, Ints, Trace, TraceRequest
 
 _LONGEST_LINE = 2**28
-_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_WHAT = "a trace is JSON lines, or CSV with the columns " + ", ".join(_COLUMNS)
-_Fields = dict[str, Any]
+_UNITS = {"s": 1.0, "ms": 1000.0}
 
 
-def read_trace(path: str | Path, *, skip_bad: bool = False) -> Trace:
+def read_trace(
+    path: str | Path,
+    *,
+    skip_bad: bool = False,
+    requests: int | None = None,
+    block_size: int | None = None,
+    time_unit: Unit | None = None,
+) -> Trace:
     """The requests of a file, by arrival; those that arrive at once stay in its order.
 
     Args:
-        path: of JSON lines or CSV.
+        path: of JSON lines, a JSON document or CSV, compressed by gzip or not; ``-``: stdin.
         skip_bad: count malformed lines instead of refusing the file.
+        requests: the file's first so many, of which no further line is read; None: all.
+        block_size: tokens a hash id stands for; None: as the form says (512, of Bailian's 16), or,
+            where that is wrong, the one number that all lines agree with.
+        time_unit: of ``timestamp``: ``s`` or ``ms``; None: as the form says, or milliseconds of
+            whole numbers and seconds of numbers with a decimal point.
 
     Raises:
         TraceError: what is wrong, with file and line; or there is no request at all.
+        LengthError, PlanError: ``requests`` or ``block_size`` is no whole number of at least 1;
+            ``time_unit`` is none.
         OSError: the file cannot be read.
 
-    Cost: O(bytes of the file).
+    Cost: O(bytes of the file), of its first requests alone if so many are named.
     """
+    if requests is not None:
+        check_int("requests", requests, 1)
+    if block_size is not None:
+        check_int("block_size", block_size, 1, LONGEST)
+    if time_unit is not None:
+        check_choice("time_unit", time_unit, tuple(_UNITS))
+    reading = _Reading(str(path), skip_bad=skip_bad, most=requests)
+    if str(path) == "-":
+        return reading.trace(sys.stdin.buffer, block_size, time_unit)
     with Path(path).open("rb") as file:
-        return _Reading(str(path), skip_bad=skip_bad).trace(file)
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            return reading.trace(file, block_size, time_unit)
+        try:
+            with gzip.open(file) as unpacked:
+                return reading.trace(cast("BinaryIO", unpacked), block_size, time_unit)
+        except (gzip.BadGzipFile, EOFError) as error:
+            raise TraceError(str(path), None, f"it is damaged: {error}") from None
 
 
 class _Reading:
     """One file on its way to a trace."""
 
-    def __init__(self, path: str, *, skip_bad: bool) -> None:
-        self._path, self._skip, self._bad = path, skip_bad, 0
-        self._line: _JsonLine | _CsvLine | None = None
+    def __init__(self, path: str, *, skip_bad: bool, most: int | None) -> None:
+        self._path, self._skip, self._most, self._bad = path, skip_bad, most, 0
+        self._form: JsonLines | CsvLines | None = None
         self._no_header: TraceError | None = None
+        self._notes: list[str] = []
+        self._agreed = ""  # what all lines agree with, for messages
 
-    def trace(self, file: BinaryIO) -> Trace:
-        found = list(self._fields(file))
-        if not found or self._line is None:
+    def trace(self, file: BinaryIO, block: int | None, unit: Unit | None) -> Trace:
+        entries = self._entries(file)
+        block = self._block(entries, block)
+        entries = [each for each in entries if self._has_its_ids(each, block)]
+        if not entries or self._form is None:
             if self._no_header is not None:
                 raise self._no_header
             skipped = f"; {self._bad} bad lines were skipped" if self._bad else ""
             raise TraceError(self._path, None, f"there is no request in it{skipped}")
-        arrivals = [fields["arrival"] for fields in found]
+        arrivals = self._arrivals(entries, unit)
         late = sum(after < before for before, after in pairwise(arrivals))
-        found.sort(key=lambda fields: fields["arrival"])
-        first = min(arrivals)
-        requests = [
-            TraceRequest(number, **fields | {"arrival": fields["arrival"] - first})
-            for number, fields in enumerate(found)
-        ]
-        return Trace(Path(self._path).name, self._line.form, requests, self._bad, late)
+        order = sorted(range(len(entries)), key=arrivals.__getitem__)
+        if self._form.estimated:
+            self._notes.append(f"Texts are counted as {BYTES_A_TOKEN} bytes a token.")
+        made = self._requests([entries[i] for i in order], [arrivals[i] for i in order], block)
+        name = "stdin" if self._path == "-" else Path(self._path).name
+        return Trace(name, self._form.form, made, self._bad, late, notes=tuple(self._notes))
 
-    def _fields(self, file: BinaryIO) -> Iterator[_Fields]:
-        """The fields of a request, of every line that is right."""
+    # -- lines -------------------------------------------------------------------------------
+
+    def _entries(self, file: BinaryIO) -> list[Entry]:
+        """The requests of every line that is right, up to the most wanted."""
+        found = list[Entry]()
         for number, raw in self._lines(file):
             try:
-                fields = self._read(raw)
-            except (_BadHeader, _BadLine) as bad:
-                if not self._skip:
-                    raise TraceError(self._path, number, str(bad)) from None
-                self._bad += 1
-                if isinstance(bad, _BadHeader) and self._no_header is None:
-                    self._no_header = TraceError(self._path, number, str(bad))
-            else:
-                if fields is not None:
-                    yield fields
+                if self._form is None and _opens_document(raw):
+                    self._read_document(raw + file.read(), found)
+                    break
+                for entry in self._read(raw):
+                    entry.line = number
+                    found.append(entry)
+            except BadLine as bad:
+                self._refuse(number, bad)
+            if self._most is not None and len(found) >= self._most:
+                break
+        return found[: self._most]
 
     def _lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         number = 0
@@ -90,192 +135,163 @@ class _Reading:
                 raise TraceError(self._path, number, f"it is longer than {_LONGEST_LINE} bytes")
             yield number, line
 
-    def _read(self, raw: bytes) -> _Fields | None:
-        """A line's request; None of an empty line or the header."""
+    def _read(self, raw: bytes) -> list[Entry]:
+        """A line's requests; none of an empty line or the header."""
         text = _decode(raw)
         if not text.strip():
-            return None
-        if self._line is not None:
-            return self._line(text)
-        if text.lstrip().startswith(("{", "[")):
-            self._line = _JsonLine()
-            return self._line(text)
-        self._line = _CsvLine(text)
-        return None
+            return []
+        if self._form is None:
+            if not text.lstrip().startswith("{"):
+                self._form = CsvLines(text)
+                return []
+            self._form = JsonLines()
+        return self._form.read(text)
+
+    def _read_document(self, raw: bytes, found: list[Entry]) -> None:
+        """A JSON array of what else stands on lines, or one object over several lines."""
+        self._form = JsonLines()
+        try:
+            document = json.loads(_decode(raw))
+        except (ValueError, RecursionError) as error:
+            raise TraceError(self._path, None, f"it is not JSON: {error}") from None
+        listed = document if isinstance(document, list) else [document]
+        for number, each in enumerate(listed, start=1):
+            try:
+                found += self._form.entries(each)
+            except BadLine as bad:
+                self._refuse(None, BadLine(f"object {number}: {bad}"))
+            if self._most is not None and len(found) >= self._most:
+                return
+
+    def _refuse(self, number: int | None, bad: BadLine) -> None:
+        """Count a line that is wrong, or refuse the file."""
+        if not self._skip:
+            raise TraceError(self._path, number, str(bad)) from None
+        self._bad += 1
+        if isinstance(bad, BadHeader) and self._no_header is None:
+            self._no_header = TraceError(self._path, number, str(bad))
+
+    # -- what all lines say together -----------------------------------------------------------
+
+    def _block(self, entries: list[Entry], given: int | None) -> int:
+        """Tokens a hash id stands for: as given, as the form says, or as all lines agree."""
+        sized = [(each.own, len(each.ids)) for each in entries if each.ids is not None]
+        usual = (self._form and self._form.block) or BLOCK
+        if given is not None or not sized:
+            return given or usual
+        if all(-(-own // usual) == count for own, count in sized):
+            return usual
+        low = max(-(-own // count) for own, count in sized)
+        high = min((own - 1) // (count - 1) if count > 1 else LONGEST for own, count in sized)
+        if low == high:
+            self._notes.append(f"A hash id is taken as {low} tokens, as every line has it.")
+            return low
+        if low < high:
+            self._agreed = f"; all lines agree with blocks of {low:,} to {high:,} tokens"
+        return usual
+
+    def _has_its_ids(self, entry: Entry, block: int) -> bool:
+        """Whether a line has an id for each block; if not it is refused, or counted."""
+        if entry.ids is None or len(entry.ids) == -(-entry.own // block):
+            return True
+        self._refuse(
+            entry.line,
+            BadLine(
+                f"hash_ids has {len(entry.ids)} ids; an input_length of {entry.own} takes "
+                f"{-(-entry.own // block)}, one for {block} tokens{self._agreed}; another block "
+                "size is given by block_size=, or --block-size"
+            ),
+        )
+        return False
+
+    def _arrivals(self, entries: list[Entry], unit: Unit | None) -> list[float]:
+        """Seconds after the first request, by entry."""
+        scale = _UNITS[unit or self._unit(entries)]
+        if all(entry.at is None for entry in entries):
+            self._notes.append("It tells no times: requests come at once, in its order.")
+        now: dict[object, float] = {}
+        found = list[float]()
+        for entry in entries:
+            before = now.get(entry.session) if entry.session is not None else None
+            if entry.at is not None:
+                at = entry.at / scale
+                if before is not None and at < before:
+                    what = "its session has a later request above it; its lines go on in time"
+                    raise TraceError(self._path, entry.line, what)
+            else:
+                at = 0.0 if before is None else before + entry.delay
+            if entry.session is not None:
+                now[entry.session] = at
+            found.append(at)
+        first = min(found)
+        return [at - first for at in found]
+
+    def _unit(self, entries: list[Entry]) -> Unit:
+        """What times count: as the form says, or as every line writes them."""
+        assert self._form is not None
+        told = [entry.whole for entry in entries if entry.at is not None]
+        if self._form.unit is not None or not told or all(told):
+            return self._form.unit or "ms"
+        if any(told):
+            at = next(entry for entry in entries if not entry.whole)
+            why = (
+                "timestamp has a decimal point here and none in other lines, so that it may count "
+                "seconds or milliseconds; say which by time_unit=, or --time-unit"
+            )
+            raise TraceError(self._path, at.line, why)
+        self._notes.append("Times have decimal points and are taken as seconds.")
+        return "s"
+
+    def _requests(
+        self, entries: list[Entry], arrivals: list[float], block: int
+    ) -> list[TraceRequest]:
+        """The requests, in order, each behind the one before it in its session."""
+        numbers: dict[int | str, int] = {}
+        last: dict[object, TraceRequest] = {}
+        made = list[TraceRequest]()
+        for number, (entry, at) in enumerate(zip(entries, arrivals, strict=True)):
+            before = last.get(entry.session) if entry.session is not None else None
+            size = entry.own + (0 if before is None else before.length)
+            if size + entry.output_length > LONGEST:
+                raise TraceError(self._path, entry.line, f"its session is beyond {LONGEST} tokens")
+            request = TraceRequest(
+                number,
+                at,
+                size,
+                entry.output_length,
+                None if entry.ids is None else _odd(entry.ids, numbers),
+                entry.tokens,
+                entry.output,
+                block,
+                before,
+            )
+            if entry.session is not None:
+                last[entry.session] = request
+            made.append(request)
+        return made
 
 
-class _BadLine(Exception):
-    """A line is malformed; the message says why."""
+def _odd(ids: list[int | str], numbers: dict[int | str, int]) -> Ints:
+    """An odd number for each hash id, the same for the same id."""
+    return np.array([2 * numbers.setdefault(each, len(numbers)) + 1 for each in ids], np.int32)
 
 
-class _BadHeader(_BadLine):
-    """The first line says that no line of the file can be read."""
+def _opens_document(raw: bytes) -> bool:
+    """Whether a first line begins a JSON array, or an object that ends on another line."""
+    text = raw.lstrip(b"\xef\xbb\xbf \t")
+    return text.startswith(b"[") or text.strip() == b"{"
 
 
 def _decode(raw: bytes) -> str:
     """The text of a line.
 
     Raises:
-        _BadLine: it is none.
+        BadLine: it is none.
     """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise _BadLine(f"it is not text in UTF-8; {_WHAT}") from None
+        raise BadLine(f"it is not text in UTF-8; {WHAT}") from None
     if "\0" in text:
-        raise _BadLine(f"it is not text; {_WHAT}")
+        raise BadLine(f"it is not text; {WHAT}")
     return text
-
-
-class _JsonLine:
-    """Lines of Mooncake's traces and of octavo's log.
-
-    Attributes:
-        form: ``mooncake`` or ``log``, of the first line.
-    """
-
-    def __init__(self) -> None:
-        self.form = ""
-        self._blocks: dict[int | str, int] = {}
-
-    def __call__(self, text: str) -> _Fields:
-        """The fields of a request. Raises _BadLine."""
-        line = _object(text)
-        own = "timestamp" not in line
-        self.form = self.form or ("log" if own else "mooncake")
-        arrival = _number(line, "arrival") if own else _number(line, "timestamp") / 1000
-        return {"arrival": arrival, **self._prompt(line), **_answer(line)}
-
-    def _prompt(self, line: _Fields) -> _Fields:
-        if "tokens" in line:
-            tokens = _ids(line, "tokens")
-            return {"tokens": tokens, "input_length": tokens.size}
-        length = _whole(line, "input_length", 1)
-        if "hash_ids" not in line:
-            return {"input_length": length}
-        return {"input_length": length, "blocks": self._numbers(line["hash_ids"], length)}
-
-    def _numbers(self, ids: object, length: int) -> Ints:
-        """An odd number for each hash id, the same for the same id."""
-        if not isinstance(ids, list) or not all(type(each) in (int, str) for each in ids):
-            raise _BadLine("hash_ids must be a list of whole numbers or strings")
-        want = -(-length // BLOCK)
-        if len(ids) < want:
-            why = f"an input_length of {length} takes {want}, one for {BLOCK} tokens"
-            raise _BadLine(f"hash_ids has {len(ids)} ids; {why}")
-        known = self._blocks
-        return np.array([2 * known.setdefault(i, len(known)) + 1 for i in ids], np.int32)
-
-
-class _CsvLine:
-    """Lines of Azure's traces, below their header.
-
-    Args:
-        header: names of the columns, in any order and with others between.
-
-    Raises:
-        _BadHeader: columns are missing.
-    """
-
-    form = "azure"
-
-    def __init__(self, header: str) -> None:
-        self._names = [name.strip() for name in _columns(header)]
-        missing = [name for name in _COLUMNS if name not in self._names]
-        if len(missing) == len(_COLUMNS):
-            raise _BadHeader(f"this is no trace; {_WHAT}")
-        if missing:
-            there = ", ".join(self._names)
-            raise _BadHeader(f"the column {missing[0]} is missing; there are {there}")
-
-    def __call__(self, text: str) -> _Fields:
-        """The fields of a request. Raises _BadLine."""
-        values = _columns(text)
-        if len(values) != len(self._names):
-            raise _BadLine(f"it has {len(values)} columns; {len(self._names)} are expected")
-        row = dict(zip(self._names, values, strict=True))
-        return {
-            "arrival": _moment(row["TIMESTAMP"]),
-            "input_length": _whole(_parsed(row, "ContextTokens"), "ContextTokens", 1),
-            "output_length": _whole(_parsed(row, "GeneratedTokens"), "GeneratedTokens", 0),
-        }
-
-
-def _columns(text: str) -> list[str]:
-    try:
-        return next(csv.reader([text]))
-    except csv.Error as error:
-        raise _BadLine(f"it is not CSV: {error}") from None
-
-
-def _object(text: str) -> _Fields:
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _BadLine(f"it is not JSON: {error}") from None
-    if not isinstance(line, dict):
-        raise _BadLine("it is no JSON object; a trace has one object a line")
-    return line
-
-
-def _number(line: _Fields, name: str) -> float:
-    value = _get(line, name)
-    if type(value) not in (int, float) or math.isnan(value) or abs(value) > 1e15:
-        raise _BadLine(f"{name} is {_short(value)}; it must be a number")
-    return float(value)
-
-
-def _whole(line: _Fields, name: str, low: int) -> int:
-    value = _get(line, name)
-    if type(value) is not int or not low <= value <= LONGEST:
-        right = f"a whole number of at least {low}, at most {LONGEST}"
-        raise _BadLine(f"{name} is {_short(value)}; it must be {right}")
-    return value
-
-
-def _get(line: _Fields, name: str) -> Any:
-    if name not in line:
-        there = ", ".join(map(str, line)) or "nothing"
-        raise _BadLine(f"it lacks {name}; it has {there[:200]}")
-    return line[name]
-
-
-def _ids(line: _Fields, name: str) -> Ints:
-    value = line[name]
-    right = isinstance(value, list) and value and all(type(each) is int for each in value)
-    if not right or min(value) < 0 or max(value) > LONGEST:
-        raise _BadLine(f"{name} must be a list of token ids, whole numbers of 0 to {LONGEST}")
-    return np.array(value, np.int32)
-
-
-def _answer(line: _Fields) -> _Fields:
-    if "output" not in line:
-        return {"output_length": _whole(line, "output_length", 0)}
-    output = _ids(line, "output")
-    return {"output_length": output.size, "output": output}
-
-
-def _parsed(row: _Fields, name: str) -> _Fields:
-    """``name`` as a number where it is one, else as it stands."""
-    text = row[name].strip()
-    digits = text.removeprefix("-")
-    return {name: int(text) if digits.isdecimal() and len(digits) < 19 else text}
-
-
-def _moment(text: str) -> float:
-    """Seconds, of a time as ``2023-11-16 18:17:03.9799600``; without a zone it is UTC."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise _BadLine(f"TIMESTAMP is {_short(text)}; it must be a date and time") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
-
-
-def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an int of more digits than Python writes out
-        return "a huge number"
-    return text if len(text) <= 40 else f"{text[:40]}..."
