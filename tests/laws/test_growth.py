@@ -89,3 +89,36 @@ def test_cost_does_not_follow(name):
     little, much = counts
 
     assert much <= 1.1 * little
+
+
+def test_every_change_of_the_tables_costs_the_same():
+    """Whatever number of them no step has read."""
+    cache = pool(max_sequences=1_101)
+    rows, batch = [cache.admit([1]) for _ in range(1_101)], cache.batch()
+    counts = [lines(lambda row=row: batch.add(row)) for row in rows]
+
+    assert max(counts) <= 2 * min(counts)  # where the arrays grow
+
+
+def test_changes_that_no_step_reads_take_no_more_than_their_rows():
+    """Where so much changed in a row, all of it is read, and it is what the table has."""
+    cache = pool()
+    row = cache.admit(ids(1, 80))
+    other = computed(cache, ids(2, 10))
+    batch = cache.batch([other, row])
+    cache.abort(cache.extend(batch, [1, 0]))
+    for _ in range(100):
+        cache.abort(cache.extend([row], 80))  # 20 columns come and go
+    cache.commit(cache.extend([row], 40))
+
+    assert batch._rows.logged <= 2 * 20 + 20
+    step = cache.extend(batch, 1)
+    changes = step.delta["full"]
+    found = {}
+    for place, column, page in zip(changes.rows, changes.columns, changes.pages, strict=True):
+        found[int(place), int(column)] = int(page)
+    table = step.group().table
+    assert {
+        (1, column): page for column, page in enumerate(table[1].tolist())
+    }.items() <= found.items()
+    assert not any(page for (place, column), page in found.items() if place and column >= 11)

@@ -162,7 +162,7 @@ class Moves(SharedPrefixes):
         if place >= 0:
             rows = self.places.rows[row]
             assert rows is not None
-            rows.note(place, -1, self.width(row), 0)
+            rows.note_all(place, self.width(row))
             rows.data[place] = -1
             self.places.drop(row)
         self.end(row)

@@ -9,12 +9,15 @@ cdef class Handle:
 
 @cython.final
 cdef class Rows:
-    cdef readonly int[::1] data, log
-    cdef readonly int count, logged, dense
+    cdef readonly int[::1] data, log, tally, wide
+    cdef readonly int count, logged
     cdef readonly long long steps
-    @cython.locals(at=Py_ssize_t)
     cpdef void note(self, int place, int group, int column, int page) except *
-    cpdef void thin(self) except *
+    cpdef void note_all(self, int place, int width) except *
+    cdef bint widen(self, int place, int width) except -1
+    @cython.locals(at=Py_ssize_t)
+    cdef void append(self, int place, int group, int column, int page) except *
+    @cython.locals(at=Py_ssize_t)
     cpdef object take_log(self)
 
 @cython.final

@@ -61,12 +61,15 @@ class Rows:
         data: the rows; -1 where a sequence was released.
         count: how many.
         log: changes of the tables, four numbers each: place, group, column and page of an entry; or
-            place, -1, n and 0 where another row came to a place that had up to n columns.
+            place, -1, n and 0 where another row came to a place that had up to n columns, or so
+            much changed that all of it is to be read. What changes there later is not noted.
         logged: how many changes.
+        tally: by place, how many of them are its own; or -1 less where in the log its -1 is.
+        wide: by place, up to which column there are changes.
         steps: how many steps were made of them.
     """
 
-    __slots__ = ("count", "data", "dense", "log", "logged", "steps")
+    __slots__ = ("count", "data", "log", "logged", "steps", "tally", "wide")
 
     def __init__(self, capacity: int) -> None:
         self.data = ints(capacity)
@@ -74,50 +77,57 @@ class Rows:
         self.log = ints(64)
         self.logged = 0
         self.steps = 0
-        self.dense = 512  # changes from which on only the last of each entry is kept
+        self.tally = ints(capacity)
+        self.wide = ints(capacity)
 
     def note(self, place: int, group: int, column: int, page: int) -> None:
         """An entry of the tables is another page now. Amortised O(1)."""
+        if self.widen(place, column + 1):
+            return
+        if self.tally[place] > 2 * self.wide[place] + 16:  # more than there is to read
+            self.note_all(place, 0)
+            return
+        self.tally[place] += 1
+        self.append(place, group, column, page)
+
+    def note_all(self, place: int, width: int) -> None:
+        """All of a place is to be read, which had up to ``width`` columns. Amortised O(1)."""
+        if not self.widen(place, width):
+            self.append(place, -1, self.wide[place], 0)
+            self.tally[place] = -self.logged
+
+    def widen(self, place: int, width: int) -> bool:
+        """Up to where a place changes; whether all of it is to be read anyway. Amortised O(1)."""
+        if place >= len(self.tally):
+            self.tally = larger(self.tally, len(self.tally), len(self.data))
+            self.wide = larger(self.wide, len(self.wide), len(self.data))
+        self.wide[place] = max(self.wide[place], width)
+        if self.tally[place] >= 0:
+            return False
+        self.log[4 * (-self.tally[place] - 1) + 2] = self.wide[place]
+        return True
+
+    def append(self, place: int, group: int, column: int, page: int) -> None:
+        """A change more. Amortised O(1)."""
         at = 4 * self.logged
         if at == len(self.log):
-            if self.logged >= self.dense:
-                self.thin()
-                at = 4 * self.logged
-            if at == len(self.log):
-                self.log = larger(self.log, at, 2 * at)
+            self.log = larger(self.log, at, 2 * at)
         self.log[at] = place
         self.log[at + 1] = group
         self.log[at + 2] = column
         self.log[at + 3] = page
         self.logged += 1
 
-    def thin(self) -> None:
-        """Of each entry only the last change is kept: a batch may not step for long."""
-        widths: dict[int, int] = {}
-        entries: dict[int, dict[tuple[int, int], int]] = {}
-        for at in range(0, 4 * self.logged, 4):
-            place, group, column = self.log[at], self.log[at + 1], self.log[at + 2]
-            if group < 0:
-                widths[place] = max(column, widths.get(place, 0))
-                entries[place] = {}
-            else:
-                entries.setdefault(place, {})[group, column] = self.log[at + 3]
-        self.logged = 0
-        for place, width in widths.items():
-            self.note(place, -1, width, 0)
-        for place, changed in entries.items():
-            for (group, column), page in changed.items():
-                self.note(place, group, column, page)
-        self.dense = max(512, 2 * self.logged)
-
     def take_log(self) -> Ints | None:
-        """The changes so far, of which none are left; None: there are none. O(1)."""
+        """The changes so far, of which none are left; None: there are none. O(changes)."""
         if self.logged == 0:
             return None
+        for at in range(0, 4 * self.logged, 4):
+            self.tally[self.log[at]] = 0
+            self.wide[self.log[at]] = 0
         log = self.log[: 4 * self.logged]
         self.log = ints(64)
         self.logged = 0
-        self.dense = 512
         return log
 
 

@@ -273,7 +273,7 @@ class Sequences:
             rows.data = larger(rows.data, rows.count, 2 * rows.count + 8)
         rows.data[rows.count] = row
         self.places.put(row, rows, rows.count)
-        rows.note(rows.count, -1, 0, 0)
+        rows.note_all(rows.count, 0)
         rows.count += 1
 
     def part(self, rows: Rows, place: int) -> None:
@@ -282,13 +282,13 @@ class Sequences:
         moved = rows.data[last]
         if row >= 0:
             self.places.drop(row)
-            rows.note(place, -1, self.width(row), 0)
+            rows.note_all(place, self.width(row))
         if place != last:
             rows.data[place] = moved
-            rows.note(place, -1, 0, 0)
+            rows.note_all(place, 0)
             if moved >= 0:
                 self.places.put(moved, rows, place)
-                rows.note(last, -1, self.width(moved), 0)
+                rows.note_all(last, self.width(moved))
         rows.count -= 1
 
     def want(self, row: int, end: int) -> None:

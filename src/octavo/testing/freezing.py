@@ -29,7 +29,7 @@ _NO_STATE = {
     "Capacity": "_possible",
     "Step": "_values _views",
     "Batch": "_listed",
-    "Rows": "dense",
+    "Rows": "tally wide",
     "Group": "run gap alone",
     "PrefixIndex": "names salt code buckets following",
     "PagePool": "due need lack pinned opening mark marks",
