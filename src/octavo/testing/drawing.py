@@ -1,11 +1,11 @@
 """Shapes, prompts and extras at random, from whatever draws integers.
 
-`any_shape` and `any_extras` take a `Draw`: `Chance`, which has a seed, or Hypothesis, of which
-`from_hypothesis` makes strategies.
+`any_shape` and `any_extras` take a `Draw`: `Chance`, which has a seed, or Hypothesis, for which
+`octavo.testing.machine.from_hypothesis` makes strategies of them.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from octavo.cache.identity import Adapter, Extra, Media, Salt
@@ -107,12 +107,3 @@ def any_extras(draw: Draw) -> tuple[Extra, ...]:
         extras.append(Media(pick(draw, ("a", b"a", "b", None)), start, stop))
         start = stop
     return tuple(extras)
-
-
-def from_hypothesis(make: Callable[[Draw], _T]) -> Any:
-    """The Hypothesis strategy of what ``make`` makes; only this needs Hypothesis."""
-    from hypothesis import strategies as st
-
-    from octavo.testing.machine import Drawn
-
-    return st.builds(lambda data: make(Drawn(data)), st.data())

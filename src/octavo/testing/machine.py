@@ -14,15 +14,18 @@ The one module here that needs Hypothesis. An engine author runs it on an own ca
     TestMyCache = MyMachine.TestCase
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from octavo.testing.drawing import Draw
 from octavo.testing.rules import RULES
 from octavo.testing.shapes import SHAPES, Shape
 from octavo.testing.world import World
+
+_T = TypeVar("_T")
 
 
 class Drawn:
@@ -34,6 +37,11 @@ class Drawn:
     def integer(self, low: int, high: int) -> int:
         """Any int in ``low..high``."""
         return int(self._data.draw(st.integers(low, high)))
+
+
+def from_hypothesis(make: Callable[[Draw], _T]) -> Any:
+    """The Hypothesis strategy of what ``make`` makes."""
+    return st.builds(lambda data: make(Drawn(data)), st.data())
 
 
 class CacheMachine(RuleBasedStateMachine):
