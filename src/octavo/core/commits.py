@@ -66,9 +66,10 @@ class Core(Steps):
                     begin = self.ids.begin[row] + self.known[row]
                     for j in range(count):
                         self.ids.data[begin + j] = numbers[at + j]
-                    known = self.span(row, self.known[row])
-                    self.known[row] += count
-                    self.come(row, known, self.span(row, self.known[row]))
+                    known = self.known[row]
+                    self.known[row] = known + count
+                    if (known + count) % self.size < count:  # a page has become full
+                        self.come(row, self.span(row, known), self.span(row, known + count))
                 self.opened[row] -= 1
                 if context > past:
                     self.moving[row] -= 1
@@ -128,7 +129,8 @@ class Core(Steps):
         if known > self.limit[row]:
             raise Refused(LEARNS, place, known)
         if count:
-            self.coming += self.span(row, known) - self.span(row, self.known[row])
+            if known % self.size < count:
+                self.coming += self.span(row, known) - self.span(row, self.known[row])
             if known > self.ids.room[row]:
                 self.ids.reserve(row, known, self.known[row])
         if context == past:

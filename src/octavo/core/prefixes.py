@@ -222,7 +222,7 @@ class SharedPrefixes(KeptStates):
         for column in range(first, stop):
             tag = 0 if tags is None else self.tag_of(tags, column)
             at = begin + column * self.size
-            tip = index.find(tip, tag, at)
+            tip = index.find(tip, tag, at) if index.siblings[tip] else index.child[tip]
             index.expected[tip] = 0
             index.coming[tip] -= 1
             for group in self.groups:
