@@ -30,6 +30,7 @@ copied and pickled, so that a worker's reaches the process that waits for it.
     ├── SamplingError (ValueError)          field, value
     ├── TraceError (ValueError)             path, line
     ├── UnsupportedModel (ValueError)       what, why
+    │   └── UnsupportedField                field, value; a ConfigError too
     ├── PageFileError (ValueError)          path
     │   └── PageFileMismatch                field, saved, here
     └── ModelError (OSError)                path
@@ -381,6 +382,19 @@ class UnsupportedModel(OctavoError, ValueError):
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why
         super().__init__(f"{what}: {why}")
+
+
+class UnsupportedField(ConfigError, UnsupportedModel):
+    """A config field says what this part of octavo does not compute; it is never passed over.
+
+    Attributes:
+        what: as ``field``.
+        why: what is wrong with it.
+    """
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        self.field, self.value, self.what, self.why = field, value, field, why
+        Exception.__init__(self, f"config field {field} is {quote(value)}; {why}")
 
 
 class PageFileError(OctavoError, ValueError):

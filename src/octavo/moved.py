@@ -49,7 +49,12 @@ MOVED = {
     "octavo.testing.strategies": "octavo.testing.drawing",
 }
 """Old path to new, what lies below them included; importing an old one warns."""
-SHORT = {"octavo.geometry": "octavo.planner.geometry"}
+SHORT = {
+    "octavo.geometry": "octavo.planner.geometry",
+    "octavo.integrations.onnx.op.rotary": "octavo.integrations.onnx.op.operator",
+    "octavo.integrations.onnx.reference": "octavo.integrations.onnx.runners",
+    "octavo.integrations.onnx.runtime": "octavo.integrations.onnx.runners",
+}
 """A second name that stays, without a warning."""
 
 

@@ -16,8 +16,7 @@ from octavo.attention.kernels.oracle import paged_attention, visible
 from octavo.attention.stored import StoredPages, decode, encode
 from octavo.errors import PlanError
 from octavo.integrations.onnx.op.operands import Inputs
-from octavo.integrations.onnx.op.operator import paged_attention_op
-from octavo.integrations.onnx.op.rotary import rotate
+from octavo.integrations.onnx.op.operator import paged_attention_op, rotate
 from octavo.storage import Storage
 from octavo.testing import unowned_slots
 

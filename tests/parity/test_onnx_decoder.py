@@ -5,7 +5,8 @@ import pytest
 
 import octavo
 from octavo.attention.kernels.oracle import paged_attention
-from octavo.integrations.onnx import Decoder, PagedSession, export_decoder
+from octavo.integrations.onnx import Decoder, PagedSession, Rotary, export_decoder
+from octavo.model.lifetimes import group_name
 from octavo.model.spec import Attention, Latent
 
 SIZES = {"vocab": 50, "hidden": 32, "layers": 2, "heads": 4, "mlp": 48, "max_length": 128}
@@ -13,6 +14,18 @@ DECODERS = {
     "separate": Decoder(**SIZES, kind=Attention(2, 16, 16)),
     "window": Decoder(**SIZES, kind=Attention(1, 32, 32, window=20)),
     "latent": Decoder(**SIZES, kind=Latent(24, 16), nope_dim=8, v_dim=12, interleaved=True),
+    "sinks": Decoder(
+        **SIZES,
+        kind=(Attention(2, 16, 16, sink_logits=True), Attention(2, 16, 16, 20, sink_logits=True)),
+        score_cap=1.5,
+        biases=("q_proj", "k_proj", "v_proj", "o_proj"),
+    ),
+    "mixed": Decoder(
+        **(SIZES | {"layers": 3}),
+        kind=(Attention(2, 32, 32, 20), Attention(2, 32, 32), Attention(2, 32, 32, 9)),
+        rotary=(Rotary.plain(16, 100.0), Rotary.plain(32), Rotary.plain(16, 100.0)),
+        score_scale=0.1,
+    ),
 }
 TOLERANCE = {"fp32": 2e-5, "fp16": 2e-2, "bf16": 1.5e-1}  # of logits that are about 1 in size
 by_decoder = pytest.mark.parametrize("name", DECODERS)
@@ -20,7 +33,8 @@ by_decoder = pytest.mark.parametrize("name", DECODERS)
 
 def planned(decoder, dtype="fp32", **options):
     """A plan of 24 or so pages for a decoder."""
-    return octavo.plan(decoder.spec, "192KiB", dtype=dtype, **options)
+    size = f"{192 * len(decoder.groups) ** 2}KiB"
+    return octavo.plan(decoder.spec, size, dtype=dtype, layout="component", **options)
 
 
 class Plain:
@@ -35,15 +49,16 @@ class Plain:
 
     def run(self, step):
         """Logits of every token of the step."""
-        for copies in step.copies.values():
-            for pages in (array for layer in self.pages for array in layer):
-                pages[copies.target] = pages[copies.source]
+        for group, copies in step.copies.items():
+            for layer in self.d.groups[group]:
+                for pages in self.pages[layer]:
+                    pages[copies.target] = pages[copies.source]
         x = self.w["model.embed_tokens.weight"][step.input_ids]
         for layer in range(self.d.layers):
             name = f"model.layers.{layer}"
             h = self.norm(x, f"{name}.input_layernorm")
             mix = self.latent if isinstance(self.d.kind, Latent) else self.separate
-            x = x + mix(h, f"{name}.self_attn", self.pages[layer], step)
+            x = x + mix(h, f"{name}.self_attn", layer, step)
             h = self.norm(x, f"{name}.post_attention_layernorm")
             gate = self.linear(h, f"{name}.mlp.gate_proj")
             up = self.linear(h, f"{name}.mlp.up_proj")
@@ -51,52 +66,57 @@ class Plain:
         return self.linear(self.norm(x, "model.norm"), "lm_head")
 
     def linear(self, x, name):
-        """x W^T."""
-        return x @ self.w[f"{name}.weight"].T
+        """x W^T, and its bias where there is one."""
+        return x @ self.w[f"{name}.weight"].T + self.w.get(f"{name}.bias", 0)
 
     def norm(self, x, name):
         """RMS norm."""
         scale = np.sqrt((x**2).mean(-1, keepdims=True) + self.d.epsilon)
         return x / scale * self.w[f"{name}.weight"]
 
-    def rotate(self, x, positions):
-        """[tokens, heads, channels], rotated in halves or in neighbours."""
-        width = x.shape[-1]
-        angles = positions[:, None, None] * self.d.theta ** -(np.arange(0, width, 2) / width)
-        pairs = slice(0, None, 2), slice(1, None, 2)
-        halves = slice(0, width // 2), slice(width // 2, None)
+    def rotate(self, x, positions, layer):
+        """[tokens, heads, channels], the first rotated in halves or in neighbours."""
+        rotary = self.d.rotaries[layer]
+        width = rotary.channels
+        angles = positions[:, None, None] * np.array(rotary.frequencies)
+        pairs = slice(0, width, 2), slice(1, width, 2)
+        halves = slice(0, width // 2), slice(width // 2, width)
         a, b = pairs if self.d.interleaved else halves
-        out = np.empty_like(x)
+        out = x.copy()
         out[..., a] = x[..., a] * np.cos(angles) - x[..., b] * np.sin(angles)
         out[..., b] = x[..., b] * np.cos(angles) + x[..., a] * np.sin(angles)
         return out
 
-    def write(self, pages, new, step):
+    def write(self, layer, part, new, step):
         """The step's rows into its slots."""
-        page, offset = np.divmod(step.group().slots, self.plan.page_size)
-        pages[page, offset] = new
+        slots = step.group(group_name(self.d.kinds[layer])).slots
+        page, offset = np.divmod(slots, self.plan.page_size)
+        self.pages[layer][part][page, offset] = new
 
-    def separate(self, h, name, pages, step):
+    def separate(self, h, name, layer, step):
         """Attention with keys and values of their own."""
-        tokens, kind = len(h), self.d.kind
+        tokens, kind = len(h), self.d.kinds[layer]
         q, k, v = (
             self.linear(h, f"{name}.{part}_proj").reshape(tokens, -1, kind.k_dim) for part in "qkv"
         )
-        q, k = self.rotate(q, step.positions), self.rotate(k, step.positions)
-        self.write(pages[0], k, step)
-        self.write(pages[1], v, step)
-        out = paged_attention(q, *pages, step, window=kind.window)
+        q, k = (self.rotate(each, step.positions, layer) for each in (q, k))
+        self.write(layer, 0, k, step)
+        self.write(layer, 1, v, step)
+        options = {"window": kind.window, "scale": self.d.scale, "group": group_name(kind)}
+        options |= {"softcap": self.d.score_cap, "sink_logits": self.w.get(f"{name}.sinks")}
+        given = {key: each for key, each in options.items() if each is not None}
+        out = paged_attention(q, *self.pages[layer], step, **given)
         return self.linear(out.reshape(tokens, -1), f"{name}.o_proj")
 
-    def latent(self, h, name, pages, step):
+    def latent(self, h, name, layer, step):
         """Decomposed: every head's keys and values expanded from the latents, nothing absorbed."""
-        tokens, d, rank = len(h), self.d, self.d.kind.rank
+        tokens, d, rank, pages = len(h), self.d, self.d.kind.rank, self.pages[layer]
         q = self.linear(h, f"{name}.q_proj").reshape(tokens, d.heads, -1)
-        q[..., d.nope_dim :] = self.rotate(q[..., d.nope_dim :], step.positions)
+        q[..., d.nope_dim :] = self.rotate(q[..., d.nope_dim :], step.positions, layer)
         row = self.linear(h, f"{name}.kv_a_proj_with_mqa")
         latent = self.norm(row[:, :rank], f"{name}.kv_a_layernorm")
-        rope = self.rotate(row[:, None, rank:], step.positions)
-        self.write(pages[0], np.concatenate([latent[:, None], rope], axis=-1), step)
+        rope = self.rotate(row[:, None, rank:], step.positions, layer)
+        self.write(layer, 0, np.concatenate([latent[:, None], rope], axis=-1), step)
         wide = pages[0][..., :rank] @ self.w[f"{name}.kv_b_proj.weight"].T
         wide = wide.reshape(*pages[0].shape[:2], d.heads, -1)
         rope = np.broadcast_to(pages[0][..., rank:], (*wide.shape[:3], d.kind.rope))

@@ -22,6 +22,8 @@ from octavo.engine.sampling import Sampler, SamplingParams
 from octavo.errors import CopyError
 from octavo.index.rows import StepRows
 from octavo.integrations.onnx.decoder import Decoder
+from octavo.integrations.onnx.families import FAMILIES
+from octavo.integrations.onnx.rotary import Rotary
 from octavo.model.configs.fields import Fields
 from octavo.model.lifetimes import Chunked, Lifetime, Window
 from octavo.planner.pools import GroupPlan, PoolPlan
@@ -42,7 +44,7 @@ NOT_HERE = {
     "checkpoints.text.Detokenizer": "it has a tokenizer of transformers",
     "integrations.transformers.arguments.PassArguments": "tensors of one call",
     "integrations.transformers.passes.ModelPass": "it has a step, which refuses",
-    "integrations.onnx.reference.PagedAttention": "an operator of onnx",
+    "integrations.onnx.runners.PagedAttention": "an operator of onnx",
     "attention.kernels.cpu.KernelCall": "numbers of a call in C",
     "testing.world.Record": "it has a sequence, which refuses",
     "testing.world.OpenStep": "it has a step, which refuses",
@@ -128,6 +130,7 @@ def _values():
     yield from (routers.RoundRobin(), routers.LeastLoaded(), routers.LongestPrefix())
     yield from (SHAPES[0], Report(), Text([1, 2, 3]), Router(SHAPES[0]), Chance(3))
     yield from (Decoder(64, 32, 1, 2, 64, Attention(1, 16, 16), 64), Fields({"a": 1}, {}))
+    yield from (Rotary.plain(16), FAMILIES["llama"])
     prefix = ActivePrefixCache(layers=1, kv_heads=1, head_dim=8, capacity=16)
     yield from (prefix, prefix.begin(3))
 

@@ -39,6 +39,8 @@ TREE = [
     (errors.BudgetTooSmall, errors.PlanError),
     (errors.BudgetTooSmall, MemoryError),
     (errors.UnsupportedModel, ValueError),
+    (errors.UnsupportedField, errors.UnsupportedModel),
+    (errors.UnsupportedField, errors.ConfigError),
     (errors.PageFileError, ValueError),
     (errors.PageFileMismatch, errors.PageFileError),
     (errors.ModelError, OSError),
@@ -129,6 +131,16 @@ SAID = [
         errors.UnsupportedModel("window", "not here"),
         {"what": "window", "why": "not here"},
         "window: not here",
+    ),
+    (
+        errors.UnsupportedField("hidden_act", "xielu", "exported are silu, gelu"),
+        {
+            "field": "hidden_act",
+            "value": "xielu",
+            "what": "hidden_act",
+            "why": "exported are silu, gelu",
+        },
+        "config field hidden_act is 'xielu'; exported are silu, gelu",
     ),
     (
         errors.KernelMismatch("decode", "out", "out differs", "ignores the window", row=2, page=7),

@@ -12,7 +12,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 
 from octavo.errors import LengthError, PlanError, UnsupportedModel
 from octavo.integrations.onnx import Decoder, export_attention, export_decoder
-from octavo.integrations.onnx.reference import PagedAttention
+from octavo.integrations.onnx.runners import PagedAttention
 from octavo.model.spec import Attention, Latent, State
 
 SIZES = {"vocab": 50, "hidden": 32, "layers": 2, "heads": 4, "mlp": 48, "max_length": 64}

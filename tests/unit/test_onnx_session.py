@@ -119,6 +119,78 @@ def test_graph_that_sees_what_the_plan_drops(operators):
     assert PagedSession(same, plan_of(window=32, sink_tokens=4), **options)
 
 
+def mixed(*windows, **options):
+    """The decoder with a window a layer, and a plan of as many layers."""
+    kinds = tuple(replace(DECODER.kind, window=window) for window in windows)
+    decoder = Decoder(**(SIZES | {"layers": len(kinds)}), kind=kinds)
+    return decoder, planned(decoder.spec, layout="component", **options)
+
+
+def test_inputs_of_several_groups():
+    """Each group has a block table, slots and lengths of its own, under its name."""
+    decoder, _ = mixed(20, None, 20)
+    graph = exported(decoder).graph
+    indices = [value.name for value in graph.input if "cache" not in value.name]
+
+    assert {"window_20": (0, 2), "full": (1,)} == decoder.groups
+    assert indices == ["input_ids"] + [
+        f"{name}.{group}"
+        for group in ("window_20", "full")
+        for name in (
+            "block_table",
+            "slot_mapping",
+            "cumulative_sequence_length",
+            "past_seqlens",
+            "attention_metadata",
+        )
+    ]
+
+
+@pytest.mark.parametrize("operators", ["standard", "paged"])
+def test_groups_of_graph_and_plan(operators):
+    """A graph reads the tables of the plan's groups, each with a window at most as wide."""
+    options, (decoder, plan) = {"runtime": "reference"}, mixed(20, None)
+    graph = exported(decoder, operators=operators)
+    assert PagedSession(graph, plan, **options)
+    message = r"groups is \['window_20', 'full'\]; the graph reads block_table$"
+    with pytest.raises(PlanError, match=message):
+        PagedSession(exported(operators=operators), plan, **options)
+    with pytest.raises(PlanError, match=r"groups is \['full'\]; .* block_table.window_20, .*full"):
+        PagedSession(graph, planned(), **options)
+    with pytest.raises(PlanError, match=r"groups is \['window_19', 'full'\]"):
+        PagedSession(graph, mixed(19, None)[1], **options)
+    for each in graph.metadata_props:
+        assert ("octavo.window.window_20", "20") == (each.key, each.value)
+        each.value = "21"
+    for node in graph.graph.node:
+        for each in node.attribute:
+            each.i += each.name == "local_window_size"
+    message = "window of the graph is 21; group window_20 keeps 20"
+    with pytest.raises(PlanError, match=message):
+        PagedSession(graph, plan, **options)
+
+
+def test_copies_are_those_of_a_group():
+    """A page that one group copies is another's in no layer of it."""
+    decoder, plan = mixed(20, None)
+    session, cache = PagedSession(exported(decoder), plan), octavo.Cache(plan)
+    row = cache.admit(range(24))
+    step = cache.extend(row, 24)
+    session.run(step)
+    cache.commit(step, [1])
+    (twin,) = cache.fork(row)
+    step = cache.extend(row, 1)
+    assert twin.computed == 24
+    source, target = (int(pages[0]) for pages in step.copies["full"])
+    assert [source] != [int(page) for page in step.copies["window_20"].source]
+    before = {name: pages.copy() for name, pages in session.caches.items()}
+    session.run(step)
+    for name in ("key_cache", "value_cache"):
+        kept = before[f"{name}.1"][source][:8]
+        assert np.array_equal(kept, session.caches[f"{name}.1"][target][:8])
+        assert np.array_equal(before[f"{name}.0"][target], session.caches[f"{name}.0"][target])
+
+
 def test_nodes_of_which_one_sees_all():
     """A graph of several windows sees as far as its widest layer; chunks are refused."""
     graph, plan = exported(windowed(32), operators="paged"), plan_of(window=32)

@@ -3,6 +3,7 @@
 The names are what a session binds, whoever wrote the graph.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,27 @@ INDICES: dict[str, tuple[int | str, ...]] = {
 }
 """Index inputs, int32, and their axes; `octavo.index.onnxruntime` gives them under these names.
 
-There are rows + 1 bounds.
+There are rows + 1 bounds. Of several groups each has all five, as `index_names` calls them.
 """
+
+
+def index_names(groups: Collection[str]) -> dict[str, dict[str, str]]:
+    """By group: the names of its index inputs in a graph, by those in `INDICES`. O(groups).
+
+    One group's are the names themselves; of several each has its name behind a dot, as in
+    ``block_table.window_1024``.
+    """
+    return {
+        group: {name: name if len(groups) == 1 else f"{name}.{group}" for name in INDICES}
+        for group in groups
+    }
+
+
+def layer_indices(decoder: Decoder) -> list[dict[str, str]]:
+    """By layer: the names of its group's index inputs, as `index_names`. O(layers)."""
+    names = index_names(decoder.groups)
+    of_layer = {layer: names[group] for group, layers in decoder.groups.items() for layer in layers}
+    return [of_layer[layer] for layer in range(decoder.layers)]
 
 
 def cache_name(component: str, layer: int) -> str:
@@ -61,8 +81,8 @@ class Caches:
     """Zeroed pages of every layer; graphs write them in place.
 
     Args:
-        plan: from `octavo.plan`: component layout, token-major, one group of layers that keep
-            tokens, fp32, fp16 or bf16, pages as ONNX Runtime takes them.
+        plan: from `octavo.plan`: component layout, token-major, groups of attention layers or one
+            of latent layers, fp32, fp16 or bf16, pages as ONNX Runtime takes them.
 
     Attributes:
         arrays: by input name, ``key_cache.n`` and ``value_cache.n`` [pages, page_size, kv_heads,
@@ -79,14 +99,17 @@ class Caches:
     def __init__(self, plan: Plan) -> None:
         _check_plan(plan)
         self.arrays: Arrays = {}
+        self._by_group: dict[str, list[NDArray[Any]]] = {name: [] for name in plan.groups}
+        group_of = {layer: name for name, group in plan.groups.items() for layer in group.layers}
         for tensor in plan.tensors:
             element = helper.tensor_dtype_to_np_dtype(ELEMENT_TYPES[tensor.dtype.name])
             name = cache_name(tensor.component, tensor.layer)
             self.arrays[name] = np.zeros(_shape(tensor), element)
+            self._by_group[group_of[tensor.layer]].append(self.arrays[name])
 
     def copy(self, step: Step) -> None:
         """Run the step's copies, which come before its forward pass. O(bytes copied)."""
-        copy_pages(step.copies, dict.fromkeys(step.groups, self.arrays.values()))
+        copy_pages(step.copies, self._by_group)
 
 
 def _shape(tensor: TensorPlan) -> Shape:
@@ -112,8 +135,8 @@ def _check_plan(plan: object) -> None:
 
 def _check_layers(plan: Plan) -> None:
     kinds = {type(kind) for _, kind in plan.spec.kinds()} if plan.spec else set()
-    if len(plan.groups) > 1 or not kinds <= {Attention, Latent}:
-        right = "one table addresses all layers: one group of attention or of latent layers"
+    if not (kinds == {Attention} or (kinds == {Latent} and len(plan.groups) == 1)):
+        right = "one table addresses all layers of a group: attention, or latent layers alone"
         raise PlanError("groups", list(plan.groups), right)
     if plan.tp > 1 or plan.stages:
         raise PlanError("tp and pp", (plan.tp, len(plan.stages)), "a session runs a whole model")

@@ -1,7 +1,11 @@
-"""A graph being written: nodes in order, constants by name, inputs and outputs with shapes."""
+"""A graph being written: nodes in order, constants by name, inputs and outputs with shapes.
+
+Constants lie in the graph, or where they would make it too large in a file of their own beside it.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import onnx
@@ -19,8 +23,46 @@ ELEMENT_TYPES = {
 _OPSETS = {"": 24, "com.microsoft": 1}
 _IR_VERSION = 11  # the oldest that may use opset 24
 _INT32, _INT64 = TensorProto.INT32, TensorProto.INT64
+_ALIGNMENT = 4096  # bytes; constants that begin there can be mapped into memory
+_SMALL = 1024  # bytes; smaller constants stay in the graph, where shape inference reads them
 
 Dim = int | str
+
+
+class DataFile:
+    """A file of constants beside a graph: ONNX's external data.
+
+    Args:
+        path: written anew; graphs name it by its last part, so it must lie beside them.
+    """
+
+    __reduce__ = uncopied("it is being written; export it once more")
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.name
+        self._file = path.open("wb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, name: str, values: NDArray[Any]) -> TensorProto:
+        """Appends the numbers; what stands in the graph in their place. O(bytes)."""
+        offset = -(-self._file.tell() // _ALIGNMENT) * _ALIGNMENT
+        self._file.seek(offset)
+        self._file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+        place = {"location": self._name, "offset": offset, "length": values.nbytes}
+        made = TensorProto(
+            name=name,
+            data_type=helper.np_dtype_to_tensor_dtype(values.dtype),
+            dims=values.shape,
+            data_location=TensorProto.EXTERNAL,
+        )
+        for key, value in place.items():
+            made.external_data.add(key=key, value=str(value))
+        return made
 
 
 class Graph:
@@ -28,6 +70,7 @@ class Graph:
 
     Args:
         dtype: fp32, fp16 or bf16: of every tensor of numbers.
+        data: where constants go that are not small; None: into the graph.
 
     Raises:
         PlanError: no such ``dtype``.
@@ -35,10 +78,11 @@ class Graph:
 
     __reduce__ = uncopied("it is being written; export it once more")
 
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, data: DataFile | None = None) -> None:
         if dtype not in ELEMENT_TYPES:
             raise PlanError("dtype", dtype, f"it must be one of {', '.join(ELEMENT_TYPES)}")
         self.element_type = ELEMENT_TYPES[dtype]
+        self._data = data
         self._numbers = helper.tensor_dtype_to_np_dtype(self.element_type)
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[str, onnx.TensorProto] = {}
@@ -60,8 +104,15 @@ class Graph:
 
     def _keep(self, name: str, values: NDArray[Any], element: Any) -> str:
         if name not in self._constants:
-            self._constants[name] = numpy_helper.from_array(values.astype(element), name)
+            held = values.astype(element)
+            outside = self._data is not None and held.nbytes >= _SMALL
+            store = self._data.add if self._data is not None and outside else _inside
+            self._constants[name] = store(name, held)
         return name
+
+    def number(self, value: float) -> str:
+        """A number without axes, in the graph's element type."""
+        return self.constant(f"number_{value!r}", np.array(value))
 
     def op(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """A node of one output.
@@ -124,7 +175,7 @@ class Graph:
         return self.op("Unsqueeze", name, self.ints(*axes))
 
     def model(self, name: str) -> onnx.ModelProto:
-        """The model, checked by ONNX with strict shape inference. O(nodes + bytes of constants)."""
+        """The model; `check_model` checks it. O(nodes + bytes of constants)."""
         graph = helper.make_graph(
             self._nodes, name, self._inputs, self._outputs, list(self._constants.values())
         )
@@ -133,5 +184,13 @@ class Graph:
             graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="octavo"
         )
         helper.set_model_props(made, self._notes)
-        onnx.checker.check_model(made, full_check=True)
         return made
+
+
+def _inside(name: str, values: NDArray[Any]) -> TensorProto:
+    return numpy_helper.from_array(values, name)
+
+
+def check_model(model: onnx.ModelProto | Path) -> None:
+    """ONNX's own check, with strict shape inference, of a model or its file. O(nodes + bytes)."""
+    onnx.checker.check_model(str(model) if isinstance(model, Path) else model, full_check=True)

@@ -2,16 +2,20 @@
 
 from typing import Protocol
 
+import numpy as np
+
 from octavo.errors import uncopied
-from octavo.integrations.onnx.decoder import Decoder, Weights
+from octavo.integrations.onnx.activations import ACTIVATIONS
+from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.graph import Graph
+from octavo.integrations.onnx.weights import HEAD, Weights
 from octavo.model.spec import Latent
 
 
 class Attend(Protocol):
     """Writes one layer's new rows into its cache and attends over its pages."""
 
-    def __call__(self, layer: int, query: str, key: str, value: str) -> str:
+    def __call__(self, layer: int, query: str, key: str, value: str, sinks: str) -> str:
         """The output's name, [tokens, heads * channels of a value].
 
         Args:
@@ -19,6 +23,7 @@ class Attend(Protocol):
             query: [tokens, heads * channels of a key], not rotated.
             key: [tokens, kv_heads * channels], not rotated; of a latent kind the whole row.
             value: likewise; "" where the row holds it.
+            sinks: [heads], logits that are in each denominator and no more; "" for none.
         """
         ...
 
@@ -29,7 +34,7 @@ class Layers:
     Args:
         graph: written to.
         decoder: sizes.
-        weights: by name, checked.
+        weights: by name, as `Decoder.plain_weights` gives them.
         attend: how the graph attends.
     """
 
@@ -42,24 +47,54 @@ class Layers:
     def write(self, input_ids: str, logits: str) -> None:
         """Everything from ``input_ids``, [tokens], to ``logits``, [tokens, vocab]."""
         graph, decoder = self._graph, self._decoder
-        embedding = self._constant("model.embed_tokens.weight")
-        hidden = graph.op("Gather", embedding, input_ids)
+        hidden = graph.op("Gather", self._constant("model.embed_tokens.weight"), input_ids)
+        hidden = self._times(hidden, decoder.embedding_scale)
         for layer in range(decoder.layers):
             name = f"model.layers.{layer}"
             normed = self._norm(hidden, f"{name}.input_layernorm")
             mixed = self._attention(layer, normed, f"{name}.self_attn")
-            hidden = graph.op("Add", hidden, mixed)
-            normed = self._norm(hidden, f"{name}.post_attention_layernorm")
-            hidden = graph.op("Add", hidden, self._mlp(normed, f"{name}.mlp"))
-        tied = "lm_head.weight" not in self._weights
-        head = "model.embed_tokens" if tied else "lm_head"
-        self._linear(self._norm(hidden, "model.norm"), head, output=logits)
+            hidden = self._add(hidden, mixed, f"{name}.post_attention_layernorm")
+            before = "pre_feedforward" if decoder.post_norms else "post_attention"
+            normed = self._norm(hidden, f"{name}.{before}_layernorm")
+            inner = self._mlp(normed, f"{name}.mlp")
+            hidden = self._add(hidden, inner, f"{name}.post_feedforward_layernorm")
+        self._logits(self._norm(hidden, "model.norm"), logits)
+
+    def _add(self, hidden: str, part: str, norm: str) -> str:
+        """The residual and what a part of a layer adds to it."""
+        if self._decoder.post_norms:
+            part = self._norm(part, norm)
+        return self._graph.op("Add", hidden, self._times(part, self._decoder.residual_scale))
+
+    def _logits(self, hidden: str, logits: str) -> None:
+        decoder = self._decoder
+        head = HEAD.removesuffix(".weight") if HEAD in self._weights else "model.embed_tokens"
+        if decoder.logit_scale == 1 and decoder.logit_cap is None:
+            self._linear(hidden, head, output=logits)
+            return
+        found = self._times(self._linear(hidden, head), decoder.logit_scale)
+        if decoder.logit_cap is not None:
+            part = self._graph.op("Tanh", self._times(found, 1 / decoder.logit_cap))
+            found = self._times(part, decoder.logit_cap)
+        self._graph.op("Identity", found, output=logits)
+
+    def _times(self, rows: str, factor: float) -> str:
+        return rows if factor == 1 else self._graph.op("Mul", rows, self._graph.number(factor))
 
     def _attention(self, layer: int, hidden: str, name: str) -> str:
         if isinstance(self._decoder.kind, Latent):
             return self._latent(layer, hidden, name, self._decoder.kind)
         query, key, value = (self._linear(hidden, f"{name}.{part}_proj") for part in "qkv")
-        return self._linear(self._attend(layer, query, key, value), f"{name}.o_proj")
+        if self._decoder.qk_norm:
+            query = self._norm_heads(query, self._decoder.heads, f"{name}.q_norm")
+            key = self._norm_heads(key, self._decoder.row[0], f"{name}.k_norm")
+        sinks = self._constant(f"{name}.sinks") if self._decoder.sink_logits else ""
+        return self._linear(self._attend(layer, query, key, value, sinks), f"{name}.o_proj")
+
+    def _norm_heads(self, rows: str, heads: int, name: str) -> str:
+        """Each head of [tokens, heads * channels] through the norm ``name``."""
+        split = self._graph.op("Reshape", rows, self._graph.ints(0, heads, -1))
+        return self._join_heads(self._norm(split, name))
 
     def _latent(self, layer: int, hidden: str, name: str, kind: Latent) -> str:
         """Multi-head latent attention, absorbed: queries go to the latent, not keys to the heads.
@@ -74,7 +109,7 @@ class Layers:
         row = self._linear(hidden, f"{name}.kv_a_proj_with_mqa")
         latent, rope = self._cut(row, kind.rank, kind.rope)
         row = graph.op("Concat", self._norm(latent, f"{name}.kv_a_layernorm"), rope, axis=-1)
-        mixed = self._attend(layer, self._join_heads(query), row, "")
+        mixed = self._attend(layer, self._join_heads(query), row, "", "")
         values = self._by_head(self._split_heads(mixed), to_value)
         return self._linear(self._join_heads(values), f"{name}.o_proj")
 
@@ -104,18 +139,23 @@ class Layers:
         return cut(self._graph, rows, first, second)
 
     def _mlp(self, hidden: str, name: str) -> str:
-        graph = self._graph
-        gate = self._linear(hidden, f"{name}.gate_proj")
-        gate = graph.op("Mul", gate, graph.op("Sigmoid", gate))
+        graph, activation = self._graph, ACTIVATIONS[self._decoder.activation]
+        gate = activation(graph, self._linear(hidden, f"{name}.gate_proj"))
         up = self._linear(hidden, f"{name}.up_proj")
         return self._linear(graph.op("Mul", gate, up), f"{name}.down_proj")
 
     def _linear(self, rows: str, name: str, output: str | None = None) -> str:
-        weight = self._constant(f"{name}.weight")
-        return self._graph.op("Gemm", rows, weight, transB=1, output=output)
+        inputs = [rows, self._constant(f"{name}.weight")]
+        if f"{name}.bias" in self._weights:
+            inputs.append(self._constant(f"{name}.bias"))
+        return self._graph.op("Gemm", *inputs, transB=1, output=output)
 
     def _norm(self, rows: str, name: str) -> str:
-        weight = self._constant(f"{name}.weight")
+        name, offset = f"{name}.weight", self._decoder.norm_offset
+        values = self._weights[name]
+        if offset:  # added in fp32, as transformers does, before it is rounded
+            values = values.astype(np.promote_types(values.dtype, np.float32)) + offset
+        weight = self._graph.constant(name, values)
         return self._graph.op(
             "RMSNormalization", rows, weight, axis=-1, epsilon=self._decoder.epsilon
         )
@@ -129,3 +169,18 @@ def cut(graph: Graph, rows: str, first: int, second: int) -> tuple[str, str]:
     parts = (f"{rows}.first", f"{rows}.second")
     graph.node("Split", [rows, graph.ints(first, second)], parts, axis=-1)
     return parts
+
+
+def rotary_tables(graph: Graph, decoder: Decoder) -> list[tuple[str, str]]:
+    """By layer: names of its cosines and sines, [max_length, rotated channels / 2] each.
+
+    The first are ``cos_cache`` and ``sin_cache``; layers that turn alike have the same. O(layers +
+    their size).
+    """
+    rotaries = list(dict.fromkeys(decoder.rotaries))
+    made = []
+    for number, rotary in enumerate(rotaries):
+        names = [f"{name}_cache" + (f".{number}" if number else "") for name in ("cos", "sin")]
+        cos, sin = map(graph.constant, names, rotary.tables(decoder.max_length))
+        made.append((cos, sin))
+    return [made[rotaries.index(rotary)] for rotary in decoder.rotaries]

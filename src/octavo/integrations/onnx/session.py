@@ -1,6 +1,7 @@
 """`PagedSession`: an exported decoder run step by step over the pages of an octavo cache."""
 
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -8,25 +9,17 @@ from numpy.typing import NDArray
 
 from octavo import index
 from octavo.cache.step import Step
-from octavo.errors import LengthError, PlanError, StepError, TokenError, uncopied
-from octavo.integrations.onnx.caches import Arrays, Caches
+from octavo.errors import LengthError, StepError, TokenError, uncopied
+from octavo.integrations.onnx.caches import Arrays, Caches, index_names
 from octavo.integrations.onnx.contract import (
     check_window,
     read_inputs,
+    read_model,
     rotary_positions,
     vocabulary,
 )
+from octavo.integrations.onnx.runners import Runtime, start_runner
 from octavo.planner.plan import Plan
-
-Runtime = Literal["onnxruntime", "reference"]
-
-
-class GraphRunner(Protocol):
-    """What runs a graph."""
-
-    def run(self, feeds: Arrays, caches: Arrays) -> NDArray[Any]:
-        """The graph's ``logits``; ``caches`` are inputs, and hold what their outputs are then."""
-        ...
 
 
 class PagedSession:
@@ -36,7 +29,8 @@ class PagedSession:
     that come and go need nothing more: they are in the step.
 
     Args:
-        model: from `export_decoder`, or with inputs and outputs of the same names and shapes.
+        model: from `export_decoder`, or with inputs and outputs of the same names and shapes; or
+            the `pathlib.Path` of one, as of `write_decoder`, with its weights beside it or in it.
         plan: the cache's; see `Caches` for what it must be.
         runtime: ``onnxruntime``, its CPU provider, or ``reference``, onnx's evaluator with octavo's
             oracle as the PagedAttention operator: slow, and the truth.
@@ -46,8 +40,9 @@ class PagedSession:
         caches: the pages, by input name.
 
     Raises:
-        PlanError: a plan that is no component, token-major one; a graph whose inputs are not that
-            plan's, or whose queries see keys that the plan's window drops; no such ``runtime``.
+        PlanError: a plan that is no component, token-major one; no model, or no file of one; a
+            graph whose inputs are not that plan's, or whose queries see keys that the plan's
+            window drops; no such ``runtime``.
         UnsupportedModel: ONNX Runtime has no kernel for a node of the graph on this machine's CPU.
         ModuleNotFoundError: onnxruntime is not installed.
 
@@ -57,13 +52,14 @@ class PagedSession:
     __reduce__ = uncopied("it has the pages of one cache; make another of its model and plan")
 
     def __init__(
-        self, model: onnx.ModelProto, plan: Plan, *, runtime: Runtime = "onnxruntime"
+        self, model: onnx.ModelProto | Path, plan: Plan, *, runtime: Runtime = "onnxruntime"
     ) -> None:
         self.plan, self._pages = plan, Caches(plan)
-        self._inputs = read_inputs(model, self.caches)
-        check_window(model, plan)
-        self._vocab, self._positions = vocabulary(model), rotary_positions(model)
-        self._runner = _start(runtime, model)
+        graph = read_model(model)
+        self._inputs = read_inputs(graph, self.caches, plan.groups)
+        check_window(graph, plan)
+        self._vocab, self._positions = vocabulary(graph), rotary_positions(graph)
+        self._runner = start_runner(runtime, model)
 
     @property
     def caches(self) -> Arrays:
@@ -99,9 +95,13 @@ class PagedSession:
         if not isinstance(step, Step):
             raise LengthError("step", step, None, None, "what Cache.extend returned")
         _check_open(step)
-        found = index.onnxruntime(step, plan=self.plan)._asdict()
         self._check(step)
-        found["input_ids"] = step.input_ids
+        found: Arrays = {"input_ids": step.input_ids}
+        groups = self.plan.groups
+        for group, names in index_names(groups).items():
+            which = group if len(groups) > 1 else None  # a step of another plan says its own
+            arrays = index.onnxruntime(step, which, plan=self.plan)._asdict()
+            found |= {name: arrays[field] for field, name in names.items()}
         return {name: found[name] for name in self._inputs}
 
     def _check(self, step: Step) -> None:
@@ -125,15 +125,3 @@ def _check_open(step: Step) -> None:
     if gone:
         why = "were released or preempted since: abort the step and extend the others"
         raise StepError(f"rows of this step, {gone}, {why}")
-
-
-def _start(runtime: str, model: onnx.ModelProto) -> GraphRunner:
-    if runtime == "onnxruntime":
-        from octavo.integrations.onnx.runtime import RuntimeRunner
-
-        return RuntimeRunner(model)
-    if runtime == "reference":
-        from octavo.integrations.onnx.reference import ReferenceRunner
-
-        return ReferenceRunner(model)
-    raise PlanError("runtime", runtime, "it must be 'onnxruntime' or 'reference'")

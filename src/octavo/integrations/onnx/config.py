@@ -1,0 +1,245 @@
+"""A model's config as the fields of a `Decoder`: each of its fields is mapped, or refused by name.
+
+Knows configs of transformers, its models and ``config.json``; transformers itself is not imported.
+"""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+from octavo.errors import ConfigError, UnsupportedField, UnsupportedModel
+from octavo.integrations.onnx.families import FAMILIES, FIXED, INERT, Family
+from octavo.integrations.onnx.rotary import Rotary, read_rotary
+from octavo.model.configs import FAMILIES as READERS
+from octavo.model.configs import load_config
+from octavo.model.configs.fields import Fields
+from octavo.model.spec import Attention, Layer, ModelSpec
+
+_LEGACY_GELU = {"gelu": "gelu_pytorch_tanh"}  # what files of Gemma mean
+
+
+def read_decoder(config: object) -> dict[str, Any]:
+    """The fields of a `Decoder` for a config; arguments and errors as `Decoder.from_config`.
+
+    Cost: O(fields + layers).
+    """
+    given = read_fields(config)
+    name = given.get("model_type")
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    if family is None:
+        raise UnsupportedField("model_type", name, f"exported are {', '.join(FAMILIES)}")
+    _check_source(config, family)
+    _check_fields(given, family)
+    defaults = {**READERS[str(name)].defaults, **family.defaults}
+    fields = Fields(given, defaults)
+    kinds = _attention_layers(given, fields)
+    found = {
+        "vocab": fields.count("vocab_size"),
+        "hidden": fields.width,
+        "layers": fields.layers,
+        "heads": fields.heads,
+        "mlp": fields.count("intermediate_size"),
+        "kind": kinds if len(set(kinds)) > 1 else kinds[0],
+        "max_length": fields.count("max_position_embeddings"),
+        "epsilon": _number(fields, "rms_norm_eps"),
+        "rotary": _rotaries(given, family, fields, kinds),
+        "activation": _activation(str(name), family, fields),
+        "biases": _biases(family, fields),
+        "tied": _flag(fields, "tie_word_embeddings"),
+    }
+    return found | _scales(str(name), family, fields) | dict(family.traits)
+
+
+def read_fields(config: object) -> dict[str, Any]:
+    """The fields of a config, by name, of a config object without those that are left as they are.
+
+    Raises:
+        ConfigError: no config; not readable, not JSON.
+    """
+    if isinstance(config, Mapping):
+        return dict(config)
+    if isinstance(config, str | PathLike):
+        return dict(load_config(config))
+    held: Any = config if hasattr(config, "to_dict") else getattr(config, "config", None)
+    if not hasattr(held, "to_dict"):
+        right = "it must be a config, a model of transformers, or what a config.json holds"
+        raise ConfigError("config", type(config).__name__, right)
+    fields: dict[str, Any] = held.to_dict()
+    usual: dict[str, Any] = type(held)().to_dict()
+    family = FAMILIES.get(str(fields.get("model_type")))
+    known = INERT | set(FIXED) | (family.mapped if family else set())
+    return {
+        name: value
+        for name, value in fields.items()
+        if name in known or name not in usual or usual[name] != value
+    }
+
+
+def _check_source(config: object, family: Family) -> None:
+    """Whether a model, or a config object, is of transformers' own class for the family."""
+    if isinstance(config, Mapping | str | PathLike):
+        return
+    kind = type(config)
+    if not kind.__module__.startswith("transformers."):
+        raise UnsupportedModel(kind.__qualname__, "its code is not transformers' own")
+    if not hasattr(config, "to_dict") and kind.__name__ != family.architecture:
+        raise UnsupportedModel(
+            kind.__qualname__, f"exported of this family is {family.architecture}"
+        )
+
+
+def _check_fields(given: Mapping[str, Any], family: Family) -> None:
+    """Refuse the first field that is neither mapped, nor as it must be, nor without effect."""
+    for name, value in given.items():
+        if name in family.mapped or name in INERT:
+            continue
+        if name == "architectures":
+            if value is not None and family.architecture not in value:
+                right = f"exported of this family is {family.architecture}"
+                raise UnsupportedField(name, value, right)
+        elif name not in FIXED:
+            raise UnsupportedField(
+                name, value, "this field is not known here, so never passed over"
+            )
+        elif value not in FIXED[name]:
+            right = f"{family.architecture} is exported with {FIXED[name][0]} alone"
+            raise UnsupportedField(name, value, right)
+    if not family.partial and given.get("partial_rotary_factor") not in (None, 1):
+        why = f"{family.architecture} rotates whole heads"
+        raise UnsupportedField("partial_rotary_factor", given["partial_rotary_factor"], why)
+    for name, other in family.same.items():
+        value, wanted = given.get(name), given.get(other, family.defaults.get(other))
+        if value is not None and value != wanted:
+            raise UnsupportedField(name, value, f"{other} is {wanted!r}, and is what is read")
+
+
+def _attention_layers(given: Mapping[str, Any], fields: Fields) -> tuple[Attention, ...]:
+    """What each layer keeps, as `ModelSpec.from_config` reads it."""
+    if fields.get("sliding_window") is None and fields.get("layer_types") is not None:
+        slides = [kind for kind in fields.listed("layer_types") if kind != "full_attention"]
+        if slides:
+            raise ConfigError("sliding_window", None, "there are layers that slide")
+    return tuple(map(_attention, ModelSpec.from_config(dict(given)).layers))
+
+
+def _attention(layer: Layer) -> Attention:
+    assert isinstance(layer, Attention)  # of every family in the table
+    return layer
+
+
+def _activation(name: str, family: Family, fields: Fields) -> str:
+    from octavo.integrations.onnx.activations import ACTIVATIONS
+
+    given = fields.get(family.activation)
+    found = _LEGACY_GELU.get(given, given) if name == "gemma" and isinstance(given, str) else given
+    if not isinstance(found, str) or found not in ACTIVATIONS:
+        raise UnsupportedField(family.activation, given, f"exported are {', '.join(ACTIVATIONS)}")
+    return found
+
+
+def _biases(family: Family, fields: Fields) -> tuple[str, ...]:
+    by_flag = [maps for flag, maps in family.by_flag.items() if _flag(fields, flag)]
+    return (*family.biased, *(name for maps in by_flag for name in maps))
+
+
+def _scales(name: str, family: Family, fields: Fields) -> dict[str, float | None]:
+    """Factors and caps."""
+    found: dict[str, float | None] = {}
+    for field, (target, divides) in family.scales.items():
+        value = _number(fields, field)
+        found[target] = 1 / value if divides else value
+    if name.startswith("gemma"):
+        found["embedding_scale"] = fields.width**0.5
+    if "query_pre_attn_scalar" in family.defaults:
+        found["score_scale"] = _number(fields, "query_pre_attn_scalar") ** -0.5
+    caps = {"attn_logit_softcapping": "score_cap", "final_logit_softcapping": "logit_cap"}
+    for field, target in caps.items():
+        if field in family.defaults:
+            found[target] = None if fields.get(field) is None else _number(fields, field)
+    return found
+
+
+def _number(fields: Fields, name: str) -> float:
+    value = fields.get(name)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < float("inf"):
+        raise ConfigError(name, value, "it must be a finite number above 0")
+    return float(value)
+
+
+def _flag(fields: Fields, name: str) -> bool:
+    value = fields.get(name)
+    if not isinstance(value, bool):
+        raise ConfigError(name, value, "it must be true or false")
+    return value
+
+
+def _rotaries(
+    given: Mapping[str, Any], family: Family, fields: Fields, kinds: tuple[Attention, ...]
+) -> Rotary | tuple[Rotary, ...]:
+    """The rotary positions of all layers, or of each where a family has them by type of layer."""
+    dim, longest = kinds[0].k_dim, fields.count("max_position_embeddings")
+    if "" in family.thetas:
+        name = "rope_scaling" if given.get("rope_scaling") else "rope_parameters"
+        parameters = _parameters(given, family)
+        _check_type(parameters, family, name)
+        return read_rotary(parameters, dim, longest, name)
+    by_type = {
+        kind: read_rotary(parameters, dim, longest, f"rope_parameters.{kind}")
+        for kind, parameters in _nested_parameters(given, family).items()
+    }
+    found = tuple(
+        by_type["full_attention" if kind.window is None else "sliding_attention"] for kind in kinds
+    )
+    return found if len(set(found)) > 1 else found[0]
+
+
+def _part(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(name, value, "it must be a JSON object")
+    return dict(value)
+
+
+def _parameters(given: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Rope parameters as transformers 5 keeps them, from an older file too."""
+    scaling = given.get("rope_scaling")
+    name = "rope_scaling" if scaling else "rope_parameters"
+    found = _part(name, given.get(name) or {})
+    found.setdefault("rope_theta", given.get("rope_theta", family.thetas[""]))
+    if given.get("partial_rotary_factor") is not None:
+        found.setdefault("partial_rotary_factor", given["partial_rotary_factor"])
+    before = "original_max_position_embeddings"
+    if before in given and found.get("rope_type", found.get("type")) in ("llama3", "yarn"):
+        found[before] = given[before]
+    return found
+
+
+def _check_type(parameters: Mapping[str, Any], family: Family, name: str) -> None:
+    """Refuse what the family's class does not know, or would pass over."""
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if family.rope_types and kind not in family.rope_types:
+        right = f"{family.architecture} is exported with {', '.join(family.rope_types)}"
+        raise UnsupportedField(f"{name}.rope_type", kind, right)
+    part = parameters.get("partial_rotary_factor")
+    if not family.partial and part not in (None, 1):
+        why = f"{family.architecture} rotates whole heads"
+        raise UnsupportedField(f"{name}.partial_rotary_factor", part, why)
+
+
+def _nested_parameters(given: Mapping[str, Any], family: Family) -> dict[str, dict[str, Any]]:
+    """The same by type of layer (Gemma 3): scaling in an older file is that of full layers."""
+    held = _part("rope_parameters", given.get("rope_parameters") or {})
+    for kind, value in held.items():
+        if kind not in family.thetas:
+            right = f"its keys must be {', '.join(family.thetas)}"
+            raise UnsupportedField(f"rope_parameters.{kind}", value, right)
+    found = {kind: _part(f"rope_parameters.{kind}", held.get(kind) or {}) for kind in family.thetas}
+    found["full_attention"] |= _part("rope_scaling", given.get("rope_scaling") or {})
+    older = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
+    for kind, parameters in found.items():
+        parameters.setdefault("rope_theta", given.get(older[kind]) or family.thetas[kind])
+        _check_type(parameters, family, f"rope_parameters.{kind}")
+        if parameters.get("truncate") is False:
+            why = f"{family.architecture} passes it over"
+            raise UnsupportedField(f"rope_parameters.{kind}.truncate", False, why)
+    return found

@@ -1,0 +1,208 @@
+"""write_decoder: graphs as files, weights beside them where they are large, genai_config.json."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import octavo
+from octavo.errors import ConfigError, LengthError, PlanError
+from octavo.integrations.onnx import Decoder, PagedSession, export_decoder, write_decoder
+from octavo.integrations.onnx.export import LIMIT
+from octavo.model.spec import Attention, Latent
+
+SIZES = {"vocab": 50, "hidden": 32, "layers": 2, "heads": 4, "mlp": 48, "max_length": 64}
+FULL, SLIDES = Attention(2, 16, 16), Attention(2, 16, 16, window=20)
+DECODERS = {
+    "full": Decoder(**SIZES, kind=FULL),
+    "mixed": Decoder(**SIZES, kind=(SLIDES, FULL)),
+    "latent": Decoder(**SIZES, kind=Latent(24, 16), nope_dim=8, v_dim=12),
+}
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 50,
+    "bos_token_id": 1,
+    "eos_token_id": [2, 3],
+    "pad_token_id": None,
+}
+
+
+def names(folder):
+    """The files of a folder."""
+    return sorted(each.name for each in Path(folder).iterdir())
+
+
+def logits(model, decoder, dtype="fp32", runtime="onnxruntime"):
+    """Of a short prompt over pages."""
+    plan = octavo.plan(decoder.spec, "256KiB", dtype=dtype, layout="component")
+    cache, session = octavo.Cache(plan), PagedSession(model, plan, runtime=runtime)
+    return session.run(cache.extend(cache.admit(range(30)), 30))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("operators", ["standard", "paged"])
+def test_weights_beside_the_graph(name, operators, tmp_path):
+    """Beyond the limit all but small constants lie in a file; both runtimes compute the same."""
+    decoder = DECODERS[name]
+    weights, runtime = decoder.random_weights(), "reference"
+    options = {"dtype": "fp32", "operators": operators}
+    path = write_decoder(tmp_path / "a" / "b", decoder, weights, limit=1000, **options)
+    inside = export_decoder(decoder, weights, **options)
+    outside = onnx.load(path, load_external_data=False)
+
+    assert ["genai_config.json", "model.onnx", "model.onnx.data"] == names(path.parent)
+    large = [each for each in outside.graph.initializer if each.external_data]
+    assert {"model.onnx.data"} == {entry.value for e in large for entry in e.external_data[:1]}
+    kept = sum(len(each.raw_data) for each in outside.graph.initializer)
+    assert kept < 20000 < len(inside.SerializeToString())
+    wanted = logits(inside, decoder, runtime=runtime)
+    assert np.array_equal(wanted, logits(path, decoder, runtime=runtime))
+    if operators == "standard":
+        assert np.array_equal(logits(inside, decoder), logits(path, decoder))
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_element_types_beside_the_graph(dtype, tmp_path):
+    """Numbers of two bytes come back from the file as they were."""
+    decoder = DECODERS["full"]
+    weights, options = decoder.random_weights(), {"dtype": dtype, "operators": "standard"}
+    path = write_decoder(tmp_path, decoder, weights, limit=0, **options)
+    inside = export_decoder(decoder, weights, **options)
+
+    found = {each.name: each for each in onnx.load(path).graph.initializer}
+    for each in inside.graph.initializer:
+        other = found[each.name]
+        assert (each.dims, each.data_type) == (other.dims, other.data_type)
+        one, two = (onnx.numpy_helper.to_array(tensor) for tensor in (each, other))
+        assert one.tobytes() == two.tobytes()
+
+
+def test_small_graphs_are_one_file(tmp_path):
+    """Within the limit weights are in the graph, and a file of an earlier export goes."""
+    decoder = DECODERS["full"]
+    weights = decoder.random_weights()
+    write_decoder(tmp_path, decoder, weights, limit=0)
+    assert "model.onnx.data" in names(tmp_path)
+    path = write_decoder(str(tmp_path), decoder, weights, dtype="fp32", operators="standard")
+
+    assert ["genai_config.json", "model.onnx"] == names(tmp_path)
+    assert logits(path, decoder).shape == (30, 50)
+
+
+def test_what_is_refused_writes_nothing(tmp_path):
+    """Before a folder is made, or a file of an earlier export is touched."""
+    decoder = DECODERS["full"]
+    weights, folder = decoder.random_weights(), tmp_path / "new"
+    for options, error, message in (
+        ({"dtype": "int8"}, PlanError, "dtype is 'int8'"),
+        ({"operators": "fused"}, PlanError, "operators is 'fused'"),
+        ({"limit": LIMIT + 1}, LengthError, f"limit is {LIMIT + 1}"),
+        ({"limit": -1}, LengthError, "limit is -1"),
+        ({"config": 3}, ConfigError, "config is 'int'"),
+    ):
+        with pytest.raises(error, match=message):
+            write_decoder(folder, decoder, weights, **options)
+    with pytest.raises(PlanError, match="is missing"):
+        write_decoder(folder, decoder, {})
+    assert [] == names(tmp_path)
+
+
+def test_graphs_too_large_for_a_protobuf():
+    """In memory they are refused before anything is copied, and say what to call."""
+    decoder = Decoder(**(SIZES | {"vocab": 2**24}), kind=FULL)
+    weights = {name: np.broadcast_to(np.float32(0), s) for name, s in decoder.shapes().items()}
+    del weights["lm_head.weight"]
+
+    with pytest.raises(PlanError, match=r"bytes of the weights is \d+; .*write_decoder"):
+        export_decoder(decoder, weights, dtype="fp32")
+
+
+def test_genai_config(tmp_path):
+    """Sizes, names of inputs and outputs, and special tokens, under onnxruntime-genai's names."""
+    decoder = DECODERS["full"]
+    write_decoder(tmp_path, decoder, decoder.random_weights(), config=CONFIG)
+    found = json.loads((tmp_path / "genai_config.json").read_text())
+
+    assert {"max_length": 64, "do_sample": False} == found["search"]
+    model, described = found["model"], found["model"].pop("decoder")
+    assert {
+        "type": "llama",
+        "vocab_size": 50,
+        "context_length": 64,
+        "bos_token_id": 1,
+        "eos_token_id": [2, 3],
+        "pad_token_id": 2,
+    } == model
+    assert {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": "model.onnx",
+        "head_size": 16,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "inputs": {
+            "input_ids": "input_ids",
+            "block_table": "block_table",
+            "cumulative_sequence_lengths": "cumulative_sequence_length",
+            "past_sequence_lengths": "past_seqlens",
+            "attention_metadata": "attention_metadata",
+            "past_key_names": "key_cache.%d",
+            "past_value_names": "value_cache.%d",
+        },
+        "outputs": {
+            "logits": "logits",
+            "present_key_names": "key_cache_out.%d",
+            "present_value_names": "value_cache_out.%d",
+        },
+    } == described
+
+
+def test_genai_config_of_windows_and_latents(tmp_path):
+    """A second block table and the layers that slide; one cache a layer of a latent kind."""
+    mixed, latent = DECODERS["mixed"], DECODERS["latent"]
+    write_decoder(tmp_path, mixed, mixed.random_weights())
+    found = json.loads((tmp_path / "genai_config.json").read_text())["model"]
+    inputs = found["decoder"]["inputs"]
+
+    assert ("decoder", False) == (found["type"], "bos_token_id" in found)
+    assert ("block_table.full", "block_table.window_20") == (
+        inputs["block_table"],
+        inputs["block_table_windowed"],
+    )
+    window = {"window_size": 20, "slide_key_value_cache": False, "slide_inputs": False}
+    assert window | {"layers": [0]} == found["decoder"]["sliding_window"]
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    bound = {value.name for value in graph.input}
+    assert {each.replace("%d", "0") for each in inputs.values()} <= bound
+    write_decoder(tmp_path, latent, latent.random_weights())
+    found = json.loads((tmp_path / "genai_config.json").read_text())["model"]["decoder"]
+    assert "latent_cache.%d" == found["inputs"]["past_names"]
+    assert "latent_cache_out.%d" == found["outputs"]["present_names"]
+
+
+def test_sessions_of_paths_that_are_none(tmp_path):
+    """A file that is not there, or holds no model, is refused by its path."""
+    plan = octavo.plan(DECODERS["full"].spec, "64KiB", dtype="fp32")
+    (tmp_path / "text.onnx").write_text("not a model")
+    for name in ("none.onnx", "text.onnx"):
+        with pytest.raises(PlanError, match=f"model is '.*{name}'; no model can be read there"):
+            PagedSession(tmp_path / name, plan)
+    write_decoder(tmp_path, DECODERS["full"], DECODERS["full"].random_weights(), limit=0)
+    data, half = (
+        tmp_path / "model.onnx.data",
+        octavo.plan(DECODERS["full"].spec, "64KiB", dtype="fp16"),
+    )
+    size = data.stat().st_size
+    for length, message in (
+        (size - 1, rf"must hold {size} bytes, not {size - 1}"),
+        (None, "bytes$"),
+    ):
+        data.unlink() if length is None else data.write_bytes(bytes(length))
+        for runtime in ("onnxruntime", "reference"):
+            with pytest.raises(
+                PlanError, match=rf"model is '.*'; model.onnx.data beside it .*{message}"
+            ):
+                PagedSession(tmp_path / "model.onnx", half, runtime=runtime)
