@@ -13,6 +13,7 @@ from octavo import moved
 from octavo.cache.batch import Batch
 from octavo.cache.cache import Cache
 from octavo.cache.identity import Adapter, CrossInput, Media, Salt
+from octavo.cache.prompt import Prompt
 from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Stats
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
@@ -45,6 +46,7 @@ __all__ = [
     "Pin",
     "Plan",
     "PlanError",
+    "Prompt",
     "Salt",
     "Sequence",
     "Shared",

@@ -13,31 +13,60 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.cache.identity import NO_EXTRAS, CrossInput, Extra, Identity, read_extras
+from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step
 from octavo.checks import Ints, Tokens, check_int, check_tokens, has_entries
 from octavo.core.arena import view
 from octavo.core.commits import Core
 from octavo.core.rows import Refused
-from octavo.errors import LengthError, TokenError
+from octavo.errors import IdentityError, LengthError, TokenError
 
 Counts = int | Iterable[int] | NDArray[np.integer[Any]]
 Learned = NDArray[np.integer[Any]] | Items[Any] | tuple[Items[int], Items[int]] | None
 MOST = 2**31 - 1
 
 
-class Prompt(NamedTuple):
-    """Token ids where they belong to nobody yet: where in the core's arena, and how many."""
+class Given(NamedTuple):
+    """A prompt as a verb is given it.
 
-    begin: int
+    Attributes:
+        length: how many ids.
+        identity: its extras.
+        begin: where in the core's arena its ids are, where they belong to nobody yet.
+        prompt: where it was read before; its ids are there, and ``begin`` is -1.
+    """
+
     length: int
+    identity: Identity
+    begin: int
+    prompt: Prompt | None = None
+
+    def place(self, core: Core) -> int:
+        """Where in the arena its ids are, until others are put there. O(length)."""
+        if self.prompt is None:
+            return self.begin
+        return core.read(numbers(self.prompt._ids), self.length)
 
 
-def read_prompt(core: Core, tokens: Tokens) -> Prompt:
-    """A prompt's ids. O(len(tokens)).
+def read_prompt(
+    core: Core,
+    tokens: Tokens | Prompt,
+    extra: Iterable[Extra] = (),
+    cross: CrossInput | tuple[str | bytes, int] | None = None,
+) -> Given:
+    """A prompt's ids and extras. O(len(tokens)), of one that was read before O(1).
 
     Raises:
         TokenError: an entry is no token id. LengthError: there are none.
+        IdentityError: extras or cross are malformed, or given beside a `Prompt`.
     """
+    identity = read_extras(extra, cross)
+    if isinstance(tokens, Prompt):
+        if identity != NO_EXTRAS:
+            right = "a Prompt has its own: give them when it is made"
+            raise IdentityError("extra", identity.root + identity.media, right)
+        return Given(len(tokens), tokens._identity, -1, tokens)
     given: Any = tokens
     if isinstance(given, np.ndarray) and given.dtype == np.int32 and given.ndim == 1:
         given = numbers(given)
@@ -47,10 +76,10 @@ def read_prompt(core: Core, tokens: Tokens) -> Prompt:
     if not length:
         raise LengthError("len(tokens)", 0, 1, None, "a prompt has at least one token")
     try:
-        return Prompt(core.read(given, length), length)
+        return Given(length, identity, core.read(given, length))
     except Refused:
         ids = check_tokens(tokens)  # names the entry, or takes what is like an int
-        return Prompt(core.read(numbers(ids), ids.size), ids.size)
+        return Given(ids.size, identity, core.read(numbers(ids), ids.size))
 
 
 def numbers(array: NDArray[Any]) -> Any:

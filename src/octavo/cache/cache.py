@@ -17,8 +17,8 @@ from octavo import core as core_build
 from octavo.cache.arguments import (
     MOST,
     Counts,
+    Given,
     Learned,
-    Prompt,
     numbers,
     read_counts,
     read_kept,
@@ -29,10 +29,11 @@ from octavo.cache.assembly import assemble
 from octavo.cache.batch import Batch, Steppable
 from octavo.cache.capacity import Capacity, Wish, limit_snapshots
 from octavo.cache.events import Event, EventLog
-from octavo.cache.identity import CrossInput, Extra, Identity, read_extras
+from octavo.cache.identity import CrossInput, Extra, Identity
 from octavo.cache.integrity import check_core
 from octavo.cache.match import Hit, Prefixes
 from octavo.cache.policies import Policy
+from octavo.cache.prompt import Prompt
 from octavo.cache.refusals import commit_error, extend_error, out_of_pages, rollback_error
 from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Repointed, Stats
 from octavo.cache.sequence import Sequence
@@ -55,8 +56,8 @@ from octavo.errors import (
 )
 from octavo.planner.plan import Plan
 
-Request = tuple[Sequence | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]
-"""One request of `Cache.fits`: a sequence or prompt, its limit, and a prompt's extras."""
+Request = tuple[Sequence | Prompt | Tokens, int] | tuple[Tokens, int, Iterable[Extra]]
+"""One request of `Cache.fits`: a sequence or prompt, its limit, and the extras of plain ids."""
 
 _MOST_SEQUENCES = 2**20
 Pages = list[list[int]]
@@ -154,7 +155,7 @@ class Cache:
     # -- looking -------------------------------------------------------------------------------
 
     @verb
-    def peek(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Match:
+    def peek(self, tokens: Tokens | Prompt, extra: Iterable[Extra] = ()) -> Match:
         """What `admit` would find of ``tokens``; changes nothing, not even recency.
 
         Raises:
@@ -162,17 +163,16 @@ class Cache:
 
         Cost: O(len(tokens)).
         """
-        prompt, identity = read_prompt(self._core, tokens), read_extras(extra)
-        return self._prefixes.match(self._prefixes.find(*prompt, identity))
+        return self._prefixes.match(self._prefixes.look(read_prompt(self._core, tokens, extra)))
 
     @verb
-    def explain_match(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Explanation:
+    def explain_match(self, tokens: Tokens | Prompt, extra: Iterable[Extra] = ()) -> Explanation:
         """Why `admit` would find as much of ``tokens`` as it does, and which group set it.
 
         Raises and costs as `peek`.
         """
-        prompt, identity = read_prompt(self._core, tokens), read_extras(extra)
-        return self._prefixes.explain(self._prefixes.find(*prompt, identity), prompt.length)
+        given = read_prompt(self._core, tokens, extra)
+        return self._prefixes.explain(self._prefixes.look(given), given.length)
 
     @verb
     def fits(self, requests: Iterable[Request]) -> Fit:
@@ -211,9 +211,9 @@ class Cache:
             sequence = self._check(item)
             limit = check_int("limit", limit, 1)
             return self._capacity.wish_of(sequence, min(limit, sequence.limit))
-        prompt = read_prompt(self._core, item)
-        limit = min(check_int("limit", limit, prompt.length), MOST)
-        return self._capacity.wish_for(*prompt, limit, read_extras(extra))
+        given = read_prompt(self._core, item, extra)
+        limit = min(check_int("limit", limit, given.length), MOST)
+        return self._capacity.wish_for(given, limit)
 
     @verb
     def need(self, rows: Steppable, counts: Counts = 1, *, ahead: int = 0) -> dict[str, int]:
@@ -274,7 +274,7 @@ class Cache:
     @verb
     def admit(
         self,
-        tokens: Tokens,
+        tokens: Tokens | Prompt,
         *,
         limit: int | None = None,
         extra: Iterable[Extra] = (),
@@ -288,7 +288,8 @@ class Cache:
         At least one token is always left to compute. No other page is taken before `extend`.
 
         Args:
-            tokens: the prompt's ids, a list or an int32 array.
+            tokens: the prompt's ids, a list or an int32 array; or a `Prompt`, which has its extras
+                and its cross input.
             limit: most tokens the sequence may come to know; None: ``max_length``.
             extra: Salt, Adapter, Media and CrossInput its pages depend on beside the tokens.
             id: any hashable name; None: a number not in use.
@@ -312,18 +313,18 @@ class Cache:
         if self._orphans:
             self._reap()
         reuse, guarantee = check_flag("reuse", reuse), check_flag("guarantee", guarantee)
-        core, identity = self._core, read_extras(extra, cross)
-        prompt = read_prompt(core, tokens)
-        bound = self._capacity.limit(prompt.length, limit, identity, guarantee=guarantee)
+        core, given = self._core, read_prompt(self._core, tokens, extra, cross)
+        identity = given.identity
+        bound = self._capacity.limit(given.length, limit, identity, guarantee=guarantee)
         if id is not None:
             self._check_name(id)
         self._check_room(1)
         private = guarantee and core.states
-        hit = self._find(prompt, identity, reuse=reuse and not private)
+        hit = self._find(given, reuse=reuse and not private)
         if guarantee:
             self._promise(bound, identity, hit)
         sequence = Sequence(self, self._new_name() if id is None else id, identity)
-        row = core.begin(*prompt, bound)
+        row = core.begin(given.place(core), given.length, bound)
         if private:
             core.private[row] = 1
         if guarantee:
@@ -337,24 +338,26 @@ class Cache:
         core.bind(sequence, row)  # not before: what it names is whole
         self._named[sequence.id] = ref(sequence)
         sequence.cached = hit.boundary * core.size if hit is not None else 0
-        self._prompt_tokens += prompt.length
+        self._prompt_tokens += given.length
         self._cached_tokens += sequence.cached
         return sequence
 
-    def _find(self, prompt: Prompt, identity: Identity, *, reuse: bool) -> Hit | None:
+    def _find(self, given: Given, *, reuse: bool) -> Hit | None:
         """What a prompt should hold: its hit, or as much of it as leaves what is promised.
 
         None: not even the pages of its cross input.
         """
-        length = prompt.length if reuse else 0
+        if not reuse:
+            given = Given(0, given.identity, 0)
+        hit = self._prefixes.look(given)
         if not self._core.guaranteed:
-            return self._prefixes.find(prompt.begin, length, identity)
+            return hit
         needs = [0] * len(self._core.groups)
 
         def is_short(pages: Pages) -> bool:
             return self._capacity.is_short(needs, pages)
 
-        return self._prefixes.afford(prompt.begin, length, identity, is_short)
+        return self._prefixes.afford(given, hit, is_short)
 
     def _promise(self, bound: int, identity: Identity, hit: Hit | None) -> None:
         """Raise OutOfPages unless all up to ``bound`` can be promised beside what is."""
@@ -407,7 +410,7 @@ class Cache:
             self._log.cleared()
 
     @verb
-    def pin(self, tokens: Tokens, extra: Iterable[Extra] = ()) -> Pin:
+    def pin(self, tokens: Tokens | Prompt, extra: Iterable[Extra] = ()) -> Pin:
         """Hold the published prefix of ``tokens``, so that it is not evicted until released.
 
         Raises:
@@ -417,10 +420,9 @@ class Cache:
         Cost: O(len(tokens)).
         """
         self._reap()
-        core, identity = self._core, read_extras(extra)
-        prompt = read_prompt(core, tokens)
-        hit = self._prefixes.find(*prompt, identity)
-        pages = self._prefixes.pages(hit, identity)
+        core, given = self._core, read_prompt(self._core, tokens, extra)
+        hit = self._prefixes.look(given)
+        pages = self._prefixes.pages(hit, given.identity)
         if self._capacity.is_short([0] * len(pages), pages):
             raise out_of_pages(core, 0)
         for number, held in enumerate(pages):
@@ -748,8 +750,8 @@ class Cache:
         if not self._check(sequence).preempted:
             raise StepError(f"sequence {sequence.id!r} is not preempted")
         core, row, identity = self._core, sequence.row, sequence._identity
-        prompt = Prompt(int(core.ids.begin[row]), sequence.length)
-        hit = self._find(prompt, identity, reuse=not core.private[row])
+        known = Given(sequence.length, identity, int(core.ids.begin[row]))
+        hit = self._find(known, reuse=not core.private[row])
         if core.promised[row]:
             self._promise(sequence.limit, identity, hit)
         core.preempted[row] = 0

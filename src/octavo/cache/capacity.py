@@ -6,7 +6,7 @@ Reads the core; changes nothing in it.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from octavo.cache.arguments import MOST, Spread
+from octavo.cache.arguments import MOST, Given, Spread
 from octavo.cache.identity import Identity
 from octavo.cache.match import Prefixes
 from octavo.cache.refusals import out_of_pages
@@ -284,10 +284,10 @@ class Capacity:
         own = sum(holders[page] == 1 for page in pages)
         return min(new, max(0, wanted - own))
 
-    def wish_for(self, begin: int, length: int, limit: int, identity: Identity) -> Wish:
+    def wish_for(self, given: Given, limit: int) -> Wish:
         """A prompt that is to run to ``limit``. O(length)."""
-        pages = self._prefixes.pages(self._prefixes.find(begin, length, identity), identity)
-        needs = self.lifetime_needs(limit, identity)
+        pages = self._prefixes.pages(self._prefixes.look(given), given.identity)
+        needs = self.lifetime_needs(limit, given.identity)
         for group in self._core.groups:
             if not group.keeps_state and not group.slides():
                 needs[group.number] = max(0, needs[group.number] - len(pages[group.number]))

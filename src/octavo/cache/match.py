@@ -5,8 +5,11 @@ Composes the index and what is promised for `Cache.admit`, `resume`, `pin`, `pee
 
 from collections.abc import Callable
 from typing import NamedTuple
+from weakref import ref
 
+from octavo.cache.arguments import Given
 from octavo.cache.identity import Identity
+from octavo.cache.prompt import Prompt
 from octavo.cache.results import Explanation, Match
 from octavo.core.commits import Core
 from octavo.core.sequences import NEVER
@@ -50,10 +53,26 @@ class Prefixes:
 
     def __init__(self, core: Core, *, grid: bool) -> None:
         self._core, self._grid = core, grid
+        self._last: tuple[Callable[[], Prompt | None], int, Hit] | None = None
+
+    def look(self, given: Given) -> Hit:
+        """The hit of a prompt; leaves its nodes in the core's path.
+
+        O(length), and O(1) where a `Prompt` was looked up last and the index is as it was.
+        """
+        version = self._core.index.version
+        if given.prompt is not None and self._last is not None:
+            prompt, then, hit = self._last
+            if prompt() is given.prompt and then == version:
+                return hit
+        hit = self.find(given.place(self._core), given.length, given.identity)
+        if given.prompt is not None:
+            self._last = ref(given.prompt), version, hit
+        return hit
 
     def find(self, begin: int, length: int, identity: Identity) -> Hit:
         """The hit of the ids at ``begin``; leaves its nodes in the core's path. O(length)."""
-        core = self._core
+        core, self._last = self._core, None
         most = shareable_pages(identity, length - 1, core.size) if length else 0
         root = core.index.roots.get(identity.root, -1) if identity.root else 0
         tags = self._known_tags(identity, most) if identity.media else None
@@ -72,20 +91,20 @@ class Prefixes:
         root = core.index.roots.get(identity.root, -1) if identity.root else 0
         return [core.hit(group, hit.boundary, root) for group in core.groups]
 
-    def afford(
-        self, begin: int, length: int, identity: Identity, is_short: Callable[[Pages], bool]
-    ) -> Hit | None:
+    def afford(self, given: Given, hit: Hit, is_short: Callable[[Pages], bool]) -> Hit | None:
         """The hit of a prompt, or as much of it as can be held; the core's last match is it.
 
         Args:
+            hit: all of it, which is the core's last match.
             is_short: whether holding such pages would leave less than what is promised.
 
         Returns:
             None: not even its cross input can be held.
         """
-        hit = self.find(begin, length, identity)
+        length, identity = given.length, given.identity
         if not is_short(self.pages(hit, identity)):
             return hit
+        begin = given.place(self._core)
         low, high, size = 0, hit.boundary - 1, self._core.size
         while low < high:  # pages that can be afforded, by bisection
             middle = (low + high + 1) // 2

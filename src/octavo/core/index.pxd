@@ -16,6 +16,7 @@ cdef class PrefixIndex:
     cdef public int[::1] parent, child, siblings, code, tag, users, following, held, tokens, buckets
     cdef public int[::1] expected, coming
     cdef public Arena ids
+    cdef public long long version
     cdef public bint named
     cdef public Tags tags
     cdef public list bundles
@@ -30,6 +31,7 @@ cdef class PrefixIndex:
     cpdef int add(self, int parent, int tag, long long at) except -1
     @cython.locals(node=int)
     cdef int come(self, int parent, int tag, long long at) except -1
+    cdef void await_one(self, int node, int more) except *
     cpdef int enter_root(self, object key) except -1
     @cython.locals(node=int)
     cdef int new(self) except -1

@@ -93,6 +93,7 @@ class PrefixIndex:
         bundles: by group, of states and cross inputs: all pages by node, used longest ago first;
             ``bundled`` says how many.
         roots: node by root key; ``keys`` is its inverse.
+        version: counts what a match could tell apart: nodes, their pages, who is coming.
         names: digests by node, where ``named``; see `octavo.cache.events`.
     """
 
@@ -117,6 +118,7 @@ class PrefixIndex:
         self.end = 1
         self.spare = 0
         self.count = 0
+        self.version = 0
         self.users[0] = 1
         self.tags = Tags()
         self.bundles: list[dict[int, tuple[int, ...]]] = [{} for _ in range(groups)]
@@ -193,8 +195,13 @@ class PrefixIndex:
         if node == 0:
             node = self.add(parent, tag, at)
             self.expected[node] = 1
-        self.coming[node] += 1
+        self.await_one(node, 1)
         return node
+
+    def await_one(self, node: int, more: int) -> None:
+        """One sequence ``more``, or less, is coming to a node. O(1)."""
+        self.coming[node] += more
+        self.version += 1
 
     def enter_root(self, key: Hashable) -> int:
         """The root of sequences with this key, made where there is none. O(1)."""
@@ -224,6 +231,7 @@ class PrefixIndex:
         self.expected[node] = 0
         self.coming[node] = 0
         self.count += 1
+        self.version += 1
         return node
 
     def leave(self, node: int) -> None:
@@ -243,6 +251,7 @@ class PrefixIndex:
             self.following[node] = self.spare
             self.spare = node
             self.count -= 1
+            self.version += 1
             if parent < 0:
                 return
             node = parent

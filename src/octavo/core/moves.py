@@ -58,7 +58,7 @@ class Moves(SharedPrefixes):
         """
         before, after = self.span(row, self.computed[row]), self.span(row, reached)
         for _ in range(after, before):
-            self.index.coming[self.tip[row]] += 1
+            self.index.await_one(self.tip[row], 1)
             self.tip[row] = self.index.parent[self.tip[row]]
         if self.states and reached < self.floor[row]:
             self.drop_fetches(row)
@@ -199,7 +199,7 @@ class Moves(SharedPrefixes):
         self.index.users[self.front[row]] += 1
         node = self.front[row]
         while node != self.tip[row]:
-            self.index.coming[node] += 1
+            self.index.await_one(node, 1)
             node = self.index.parent[node]
         tags = self.tags[row]
         if tags is not None:

@@ -334,6 +334,7 @@ class PagePool:
         space.node[page] = node
         self.index.held[node * self.groups + group] = page
         self.index.users[node] += 1
+        self.index.version += 1
 
     def publish_bundle(self, group: int, pages: tuple[int, ...], node: int) -> None:
         """Live pages stand for a node together. O(pages)."""
@@ -353,6 +354,7 @@ class PagePool:
         if evicted:
             self.evicted += 1
         index.held[node * self.groups + group] = 0
+        index.version += 1
         if index.bundled and node in index.bundles[group]:
             index.bundled -= 1
             for other in index.bundles[group].pop(node):

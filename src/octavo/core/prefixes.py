@@ -199,7 +199,7 @@ class SharedPrefixes(KeptStates):
         """A row is not coming to the last ``count`` columns it knows any more. O(count)."""
         index, node = self.index, self.front[row]
         for _ in range(count):
-            index.coming[node] -= 1
+            index.await_one(node, -1)
             node = index.parent[node]
         self.stand(row, node)
 
@@ -224,7 +224,7 @@ class SharedPrefixes(KeptStates):
             at = begin + column * self.size
             tip = index.find(tip, tag, at) if index.siblings[tip] else index.child[tip]
             index.expected[tip] = 0
-            index.coming[tip] -= 1
+            index.await_one(tip, -1)
             for group in self.groups:
                 if group.keeps_tokens:
                     page = group.entry(row, column)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.cache import Cache
+from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.checks import Tokens, check_int
@@ -27,7 +28,8 @@ class Schedulable(Protocol):
     """What the scheduler sees of a request; it must be hashable, and equal to no other.
 
     Attributes:
-        prompt: token ids, a list or an int32 array, read while it waits.
+        prompt: token ids, a list or an int32 array, or a Prompt, which may have extras; read when
+            it is the next to run.
         limit: most tokens, prompt and answer together; an empty pool must hold as many.
         sequence: set by the scheduler: its handle in the cache; None before and after.
     """
@@ -35,7 +37,7 @@ class Schedulable(Protocol):
     sequence: Sequence | None
 
     @property
-    def prompt(self) -> Tokens:
+    def prompt(self) -> Tokens | Prompt:
         """Token ids, at least one."""
         ...
 
@@ -95,6 +97,7 @@ class Scheduler(Generic[R]):
         self._behind = dict[R, Sequence]()  # those with more than a token to compute, oldest first
         self._batch, self._rows = cache.batch(), list[R]()
         self._admitted = list[R]()
+        self._next: tuple[R, Prompt] | None = None  # the first that waits, as it was read
 
     def __bool__(self) -> bool:
         """Whether any request waits or runs."""
@@ -140,7 +143,7 @@ class Scheduler(Generic[R]):
             self.cache.release(request.sequence)
         if request in self.running:
             self._stop(request)
-        request.sequence = None
+        request.sequence = self._next = None
         self.full = False
 
     def schedule(self) -> Turn[R] | None:
@@ -180,7 +183,14 @@ class Scheduler(Generic[R]):
         """Whether one that runs will soon publish more of a new prompt: worth a wait."""
         if request.sequence is not None or not self._behind or not self.cache.prefix:
             return False
-        return self.cache.peek(request.prompt).pending > 0
+        return self.cache.peek(self._read(request)).pending > 0
+
+    def _read(self, request: R) -> Prompt:
+        """The prompt of the first that waits, read once for all the cache is asked about it."""
+        if self._next is None or self._next[0] is not request:
+            given = request.prompt
+            self._next = request, given if isinstance(given, Prompt) else Prompt(given)
+        return self._next[1]
 
     def _wants(self) -> list[tuple[Sequence, int]]:
         """How far each that runs must be able to go, but for those that have the pages. O(rows)."""
@@ -200,7 +210,7 @@ class Scheduler(Generic[R]):
         Raises:
             OutOfPages: there is none although nothing runs.
         """
-        known, length = request.sequence or request.prompt, request.limit
+        known, length = request.sequence or self._read(request), request.limit
         if self._preemption:
             size = known.length if isinstance(known, Sequence) else len(known)
             length = min(size + 1, length)
@@ -216,8 +226,8 @@ class Scheduler(Generic[R]):
         """Let the first that waits run; returns its sequence and how far it must be able to go."""
         sequence = request.sequence
         if sequence is None:
-            sequence = self.cache.admit(request.prompt, limit=request.limit)
-            request.sequence = sequence
+            sequence = self.cache.admit(self._read(request), limit=request.limit)
+            request.sequence, self._next = sequence, None
             self._admitted.append(request)
         else:
             self.recomputed_tokens -= self.cache.resume(sequence)

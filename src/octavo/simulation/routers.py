@@ -5,6 +5,7 @@ from itertools import count
 from typing import Protocol
 
 from octavo.cache.cache import Cache
+from octavo.cache.prompt import Prompt
 from octavo.errors import PlanError
 from octavo.simulation.requests import Ints
 
@@ -64,10 +65,10 @@ class LongestPrefix:
         """The one with the longest hit among those that are not overloaded."""
         if len(replicas) == 1:
             return 0
-        tokens = prompt()
+        wanted = Prompt(prompt())
         most = _SLACK * (sum(each.load for each in replicas) / len(replicas) + size)
         fair = [at for at, each in enumerate(replicas) if each.load <= most]
-        hits = {at: replicas[at].cache.peek(tokens).tokens for at in fair}
+        hits = {at: replicas[at].cache.peek(wanted).tokens for at in fair}
         return min(fair, key=lambda at: (-hits[at], replicas[at].load))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from octavo.cache.cache import Cache
 from octavo.cache.identity import Adapter, Extra, Media, Salt
+from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import StateView, Step
 from octavo.checks import Ints, Tokens
@@ -130,9 +131,9 @@ def load_prefix(
     _check(cache, storage)
     file = PageFile.read(path, storage, model=model)
     prefix = _read(file, storage.plan)
-    prompt = [*prefix.tokens, _NEXT]
     try:
-        sequence = cache.admit(prompt, extra=prefix.extra, limit=len(prompt))
+        prompt = Prompt([*prefix.tokens, _NEXT], prefix.extra)
+        sequence = cache.admit(prompt, limit=len(prompt))
     except (TokenError, IdentityError) as error:
         raise PageFileError(file.path, f"its prefix cannot be admitted: {error}") from None
     try:
@@ -140,7 +141,7 @@ def load_prefix(
             _fill(cache, storage, file, prefix, sequence)
     finally:
         cache.release(sequence)
-    return cache.peek(prompt, prefix.extra).tokens
+    return cache.peek(prompt).tokens
 
 
 def _check(cache: Cache, storage: Storage) -> None:

@@ -31,7 +31,8 @@ _NO_STATE = {
     "Batch": "_listed",
     "Rows": "tally wide",
     "Group": "run gap alone",
-    "PrefixIndex": "names salt code buckets following",
+    "Prefixes": "_last",
+    "PrefixIndex": "version names salt code buckets following",
     "PagePool": "due need lack pinned opening mark marks",
     "Space": "fullest",
     "Core": "stamp tick target new owed_after given scratch path chain boundary tokens_boundary"

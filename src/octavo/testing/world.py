@@ -17,6 +17,7 @@ from octavo.cache.batch import Batch
 from octavo.cache.cache import Cache
 from octavo.cache.identity import Extra, Identity, read_extras
 from octavo.cache.inspection import is_own
+from octavo.cache.prompt import Prompt
 from octavo.cache.results import Committed, Pin
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
@@ -120,7 +121,7 @@ class World:
     ) -> Record | None:
         """Look first, then admit; None where it is refused."""
         identity, match = read_extras(extra), self.peek(tokens, extra)
-        handle = self.attempt(lambda: self.cache.admit(tokens, extra=extra, **options), *allowed)
+        handle = self.attempt(lambda: self._admit(tokens, extra, options), *allowed)
         if handle is None:
             return None
         row = Record(handle, Text(tokens, identity.root, identity.media), identity)
@@ -136,10 +137,19 @@ class World:
         self.counts["hits"] += handle.cached > 0
         return row
 
+    def _admit(self, tokens: list[int], extra: Items[Extra], options: Any) -> Sequence:
+        """Of plain ids and, every other time, of a prompt that was looked up before."""
+        if "cross" in options or self.counts["admit"] % 2:
+            return self.cache.admit(tokens, extra=extra, **options)
+        prompt = Prompt(tokens, extra)
+        self.cache.fits([(prompt, len(prompt))])
+        return self.cache.admit(prompt, **options)
+
     def peek(self, tokens: list[int], extra: Items[Extra] = ()) -> int:
         """What is found, compared with what the events say."""
-        match = self.cache.peek(tokens, extra=extra)
-        why = self.cache.explain_match(tokens, extra=extra)
+        match, prompt = self.cache.peek(tokens, extra=extra), Prompt(tokens, extra)
+        assert match == self.cache.peek(prompt), "ids and the prompt of them differ"
+        why = self.cache.explain_match(prompt)
         assert (match.tokens, match.by_group) == (why.tokens, why.by_group)
         assert match.tokens <= min(match.by_group.values())
         if self.router is not None:
