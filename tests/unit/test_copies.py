@@ -113,6 +113,7 @@ def _values():
     yield from (_spec(), _plan(), plan, octavo.plan(_spec(), "1MiB", pp=2), _plan().budget)
     yield from (Attention(1, 2, 3), Latent(64, 16), State((2, 3)), octavo.Cross(1, 2, 2), Shared(0))
     yield from (Salt("a"), octavo.Adapter("a", 1), octavo.Media(b"x", 0, 3), CrossInput("d", 9))
+    yield octavo.Prompt([1, 2, 3], Salt("a"), ("d", 9))
     yield from (Identity((Salt("a"),)), Lifetime(), Window(window=4), Chunked(chunk=4))
     yield from (GroupPlan("full"), PoolPlan(4, 9, plan.groups))
     yield from (cache.peek([1, 2]), cache.explain_match([1, 2]), cache.fits([([1], 4)]))
