@@ -27,6 +27,8 @@ class PassArguments:
         blind: whether ids name pictures or sounds that are not given.
         wanted: last positions whose logits are wanted; 0: all, or unknown.
         paged: whether the model attends by octavo's own attention.
+        by_column: whether hidden columns behind a row's first token are tokens too: transformers
+            counts them where layers attend by chunks.
     """
 
     ids: torch.Tensor | None
@@ -37,6 +39,7 @@ class PassArguments:
     blind: bool
     wanted: int
     paged: bool
+    by_column: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,7 +56,12 @@ class PassArguments:
     @property
     def real(self) -> Any:
         """bool[B, q], which of the new columns are tokens."""
-        return real_of(self.mask, *self.shape)
+        return real_of(self.mask, *self.shape, by_column=self.by_column)
+
+    @property
+    def hides(self) -> bool:
+        """Whether the mask hides new tokens."""
+        return self.by_column and bool((self.real & ~real_of(self.mask, *self.shape)).any())
 
     @property
     def positions(self) -> torch.Tensor | None:
@@ -93,7 +101,7 @@ class PassArguments:
         """Whether ids say what is computed: tokens at positions 0, 1, ... of their row, which see
         all tokens before them and no others. ``past`` bool[B, L] are the columns before.
         """
-        if not is_plain(self.mask, past):
+        if not is_plain(self.mask, past) or self.hides:
             return False
         real = self.real
         index = past.sum(axis=1)[:, None] + real.cumsum(axis=1) - 1
@@ -116,7 +124,7 @@ class PassArguments:
         Raises:
             UnsupportedModel: the mask hides more than padding, or padding stands where it may not.
         """
-        if not is_plain(self.mask, past):
+        if not is_plain(self.mask, past) or self.hides:
             why = "octavo's attention takes masks of 2 axes that hide padding alone"
             raise UnsupportedModel("attention mask", why)
         real = self.real
@@ -127,6 +135,29 @@ class PassArguments:
         if windows and (real[:, :-1] & ~real[:, 1:]).any():
             why = "octavo's attention takes windows with padding on the left only"
             raise UnsupportedModel("padding on the right", why)
+
+    def check_chunks(self, past: Any) -> None:
+        """Refuse masks by which a row's chunks would begin elsewhere than they did.
+
+        Args:
+            past: bool[B, L], which of the columns before are tokens.
+
+        Raises:
+            UnsupportedModel: the mask has other axes than two, or another first token of a row.
+        """
+        begun = past.any(axis=1)
+        if self.mask is not None and self.mask.ndim == 2:
+            shown = real_of(self.mask, past.shape[0], self.mask.shape[1])
+        elif self.mask is None:
+            shown = np.ones_like(past)
+        else:
+            why = "layers that attend by chunks go on under masks of 2 axes alone"
+            raise UnsupportedModel("attention mask", why)
+        if (shown.argmax(axis=1) != past.argmax(axis=1))[begun].any():
+            why = (
+                "layers that attend by chunks count from a row's first token, which is another now"
+            )
+            raise UnsupportedModel("attention mask", why)
 
 
 def ids_of(ids: torch.Tensor | None) -> Any:
@@ -146,14 +177,23 @@ def is_plain(mask: torch.Tensor | None, past: Any) -> bool:
     return bool((shown == past).all())
 
 
-def real_of(mask: torch.Tensor | None, batch: int, new: int) -> Any:
-    """bool[B, new], which of the last ``new`` columns are tokens."""
+def real_of(mask: torch.Tensor | None, batch: int, new: int, *, by_column: bool = False) -> Any:
+    """bool[B, new], which of the last ``new`` columns are tokens.
+
+    Args:
+        mask: of 2 axes; others and None hide none.
+        batch: rows.
+        new: columns.
+        by_column: whether columns behind a row's first token are tokens, hidden or not.
+    """
     if mask is None or getattr(mask, "ndim", None) != 2:
         return np.ones((batch, new), np.bool_)
     if len(mask) not in (1, batch):
         raise LengthError("rows of attention_mask", len(mask), batch, batch, "those of the batch")
-    shown = mask[:, mask.shape[1] - new :].cpu().numpy().astype(np.bool_)
-    return np.broadcast_to(shown, (batch, new))
+    shown = mask.cpu().numpy().astype(np.bool_)
+    if by_column:
+        shown = np.logical_or.accumulate(shown, axis=1)
+    return np.broadcast_to(shown[:, mask.shape[1] - new :], (batch, new))
 
 
 def count_of(tokens_to_remove: object) -> int:

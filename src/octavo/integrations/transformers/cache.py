@@ -8,6 +8,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import RLock, get_ident
 from typing import Any
 
@@ -80,6 +81,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         super().__init__(layers=layers_of(self.storage, self._rows))
         self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._paged = [layer.paged for layer in self.layers if isinstance(layer, TokenLayer)]
+        self._chunked = any(getattr(paged.kind, "chunk", None) for paged in self._paged)
         self._fresh = self._prompted = self._waits = self._showing = False
         self._columns: int | None = None
         self._lock = RLock()
@@ -158,7 +160,9 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         with self._lock:
             if self._weights.others():
                 self._drop()
-            self._rows.prompt(ids, real_of(attention_mask, *ids.shape))
+            real = real_of(attention_mask, *ids.shape, by_column=self._chunked)
+            hides = not np.array_equal(real, real_of(attention_mask, *ids.shape))
+            self._rows.prompt(None if hides else ids, real)
             self._thread, self._prompted = get_ident(), True
         return self
 
@@ -350,7 +354,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         self._rows.settle()
         first, prompted = self._fresh, self._prompted
         self._fresh = self._prompted = False
-        ids = call.array
+        call, ids = replace(call, by_column=self._chunked), call.array
         start = self._start(call, ids, first=first, prompted=prompted)
         self._rows.seat(call.shape[0], spread=prompted)
         if start:
@@ -367,6 +371,8 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         return call
 
     def _open(self, call: PassArguments, ids: Any, real: Any) -> None:
+        if self._chunked and self._rows.length:
+            call.check_chunks(self._rows.real)
         if call.paged:
             call.check_paged(self._rows.real, windows=any(self.is_sliding))
         now = self._rows.begin(ids, real)
