@@ -156,11 +156,12 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
 
     Args:
         tokens: one id a row (ignored where ``step.wants_token`` is False); or an array a row; or
-            (flat ids, counts a row); or None: nothing is learned.
+            (flat ids, counts a row); each for all rows or for those of ``step.sample`` alone; or
+            None: nothing is learned.
 
     Raises:
         TokenError: an entry is no token id.
-        LengthError: not one entry a row, or the counts do not sum to the ids.
+        LengthError: not one entry for each of these rows, or the counts do not sum to the ids.
     """
     if tokens is None:
         return News(core.nothing, None)
@@ -170,27 +171,53 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
     elif type(tokens) is list and len(tokens) == step.count:
         with suppress(Refused):  # one entry a row of another kind, or one that no row wants
             return News(core.listed(tokens), None)
+    elif isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and _is_sample(tokens, step):
+        each = np.zeros(step.count, np.int32)
+        each[step.sample] = tokens
+        return News(numbers(each), None)
     elif isinstance(tokens, tuple) and len(tokens) == 2 and hasattr(tokens[0], "__len__"):
         flat: Any = tokens[0]
         ids = check_tokens(flat)
-        return News(numbers(ids), numbers(_sizes(tokens[1], step.count, ids.size)))
+        return News(numbers(ids), numbers(_sizes(tokens[1], step, ids.size)))
     return _read_each(tokens, step)
+
+
+def _is_sample(ids: NDArray[Any], step: Step) -> bool:
+    """Whether these are token ids for the rows that sample, one each."""
+    return ids.shape == step.sample.shape and int(ids.min(initial=0)) >= 0
 
 
 def _read_each(tokens: Any, step: Step) -> News:
     """`read_learned` one by one, which finds what is wrong."""
-    rows = step.count
     if not has_entries(tokens):
         raise LengthError("tokens", tokens, None, None, "one entry a row of the step")
     items = list(tokens)
-    if len(items) != rows:
-        raise LengthError("len(tokens)", len(items), rows, rows, "one entry a row of the step")
+    if len(items) != step.count:
+        are_lists = all(issubclass(kind, Iterable) for kind in set(map(type, items)))
+        items = _by_row(items, step, [] if are_lists else 0)
     if all(issubclass(kind, Iterable) for kind in set(map(type, items))):
         return _joined(items)
     wants = step.wants_token.tolist()
     wanted = [item if want else 0 for item, want in zip(items, wants, strict=True)]
     array = np.asarray(wanted) if isinstance(tokens, np.ndarray) else wanted
     return News(numbers(check_tokens(array)), None)
+
+
+def _by_row(items: list[Any], step: Step, none: Any) -> list[Any]:
+    """Entries of the rows that sample as one for every row of the step, ``none`` in the others."""
+    sample, rows, found = step.sample.tolist(), step.count, len(items)
+    if found == len(sample):
+        each = [none] * rows
+        for row, item in zip(sample, items, strict=True):
+            each[row] = item
+        return each
+    right = "one entry a row of the step"
+    if len(sample) < rows:
+        right += f", or one for each of the {len(sample)} rows that sample"
+    lacking = sample[found:] if found < len(sample) else [row for row in sample if row >= found]
+    for row in lacking[:1]:
+        right += f"; row {row}, sequence {step.sequences[row].id!r}, lacks its id"
+    raise LengthError("len(tokens)", found, rows, rows, right)
 
 
 def _joined(items: list[Any]) -> News:
@@ -208,9 +235,11 @@ def _joined(items: list[Any]) -> News:
     return News(numbers(ids), numbers(np.array([len(item) for item in items], np.int32)))
 
 
-def _sizes(counts: Items[int], rows: int, ids: int) -> Ints:
+def _sizes(counts: Items[int], step: Step, ids: int) -> Ints:
     """``counts`` as int32[rows]; they sum to ``ids``."""
-    listed = np.asarray(counts)
+    listed, rows = np.asarray(counts), step.count
+    if listed.size != rows and listed.shape == step.sample.shape:
+        listed = np.asarray(_by_row(listed.tolist(), step, 0))
     sizes = _int32(listed, rows)
     if sizes is None:
         checked = [check_int("count", c, 0) for c in np.atleast_1d(listed).tolist()]

@@ -498,6 +498,8 @@ class Cache:
                 self._core.extend(step, chosen, spread.each, spread.counts, ahead)
             except Refused as refused:
                 raise extend_error(self._core, refused, sequences, spread) from None
+            if ahead:
+                step._earlier = tuple(self._open)
             self._open.append(step)
         finally:
             self._inside = False
@@ -539,7 +541,8 @@ class Cache:
                 ``step.wants_token`` is False. Or a list of arrays, one a row, each learned whole:
                 give an empty one to a row that is not at the end of its prompt. Or the tuple
                 (flat ids, how many of them each row learns), which is what a tuple of two sequences
-                always means. None: nothing.
+                always means. Each may be for the rows of ``step.sample`` alone, told by how many
+                entries there are. None: nothing.
             kept: positions of the step whose KV is valid, a row each; default all. Rejected drafts
                 are cut here.
 
@@ -565,6 +568,7 @@ class Cache:
             except Refused as refused:
                 raise commit_error(core, self.plan, refused, step, ids) from None
             del self._open[0]
+            step._earlier = ()
             repointed = [
                 Repointed(step.sequences[place], core.names[number], column, old, new)
                 for place, number, column, old, new in core.repointed
@@ -593,6 +597,7 @@ class Cache:
             raise StepError("this is not the newest open step: steps abort newest first")
         self._core.abort(step)
         del self._open[-1]
+        step._earlier = ()
 
     @verb
     def learn(self, sequence: Sequence, tokens: Tokens) -> None:

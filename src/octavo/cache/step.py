@@ -90,6 +90,21 @@ class Copies(NamedTuple):
     target: Ints
 
 
+class Unknown(NamedTuple):
+    """Token ids a cache did not know when it made a step, k of them; ``input_ids`` has 0 there.
+
+    Attributes:
+        at: int32[k], their places in ``input_ids``, ascending.
+        back: int32[k], which step samples it: 1 the one extended before this, 2 the one before
+            that; 0 none: a draft, which only the engine knows.
+        rows: int32[k], the row of that step whose token it is; -1 for drafts.
+    """
+
+    at: Ints
+    back: Ints
+    rows: Ints
+
+
 class Step(Pass):
     """One forward pass: n rows (sequences) with T new tokens together. Made by `Cache.extend`.
 
@@ -107,7 +122,7 @@ class Step(Pass):
         sequences: the rows.
     """
 
-    __slots__ = ("_origin", "_values", "_views", "sequences")
+    __slots__ = ("_earlier", "_origin", "_values", "_views", "sequences")
 
     __reduce__ = uncopied("it is its cache's; `replace` makes one with other arrays")
 
@@ -117,6 +132,7 @@ class Step(Pass):
         self._values = values
         self._views: dict[str | None, View] = {}
         self._origin: Step | None = None  # of which this is a copy
+        self._earlier: tuple[Step, ...] = ()  # open when this was made, where it runs ahead
 
     def replace(self, **changes: Any) -> "Step":
         """A step by hand with the arrays of this one but for ``changes``; open while this is. O(T).
@@ -133,8 +149,24 @@ class Step(Pass):
 
     @property
     def input_ids(self) -> Ints:
-        """int32[T], known token ids; 0 beyond what is known. The engine may write here."""
+        """int32[T], known token ids; 0 where ``unknown`` says. The engine may write here."""
         return self._remember("input_ids", lambda: self.ids)
+
+    @property
+    def unknown(self) -> Unknown:
+        """The places of ``input_ids`` the engine fills in, and whose sampled tokens go there.
+
+        Raises:
+            StepError: the step is over and this was never read.
+
+        Cost: O(rows + places), and O(rows) a step that was open; once.
+        """
+        return self._remember("unknown", self._unknown)
+
+    @property
+    def known(self) -> Ints:
+        """int32[n], tokens each row knew when the step was made."""
+        return self._remember("known", lambda: self._part(6))
 
     @property
     def counts(self) -> Ints:
@@ -148,12 +180,19 @@ class Step(Pass):
 
     @property
     def context(self) -> Ints:
-        """int32[n], past + counts."""
+        """int32[n], past + counts.
+
+        Kernels call it seq_lens or cache_seqlens; those of `octavo.index` are shorter in the
+        compact form, by the positions it leaves out.
+        """
         return self._remember("context", lambda: self._part(3))
 
     @property
     def last(self) -> Ints:
-        """int32[n], index in T of each row's last token (logit rows); -1 where it sits out."""
+        """int32[n], index in T of each row's last token; -1 where it sits out.
+
+        ``logit_rows`` in the arrays of `octavo.index` is the same, padded.
+        """
         return self._remember("last", lambda: self._part(4))
 
     @property
@@ -166,9 +205,18 @@ class Step(Pass):
         return self._remember("wants_token", lambda: _shut(self._part(5) != 0))
 
     @property
+    def sample(self) -> Ints:
+        """int32[k], rows a token is to be sampled for, ascending: those of ``wants_token``.
+
+        ``last[sample]`` are their places in T. `Cache.commit` takes ids for these rows alone. O(n).
+        """
+        rows: Ints = _shut(np.flatnonzero(self.wants_token).astype(np.int32))
+        return rows
+
+    @property
     def query_start(self) -> Ints:
         """int32[n + 1], where each row's tokens begin in T."""
-        return self._remember("query_start", lambda: self._part(6, 1))
+        return self._remember("query_start", lambda: self._part(7, 1))
 
     @property
     def positions(self) -> Ints:
@@ -177,12 +225,12 @@ class Step(Pass):
 
     @property
     def max_query(self) -> int:
-        """Most new tokens of a row."""
+        """Most new tokens of a row: what kernels call max_query_len or max_seqlen_q."""
         return int(self.counts.max())
 
     @property
     def max_context(self) -> int:
-        """Longest context of a row."""
+        """Longest context of a row: what kernels call max_seq_len or max_seqlen_k."""
         return int(self.context.max())
 
     # -- addresses -----------------------------------------------------------------------------
@@ -340,8 +388,12 @@ class Step(Pass):
         at = len(self.core.names) + number * self.count
         return self.array[at : at + self.count + more]
 
+    def _unknown(self) -> Unknown:
+        self._check_open("unknown ids")
+        return Unknown(*map(_shut, self.core.unknown(self, list(self._earlier))))
+
     def _positions(self) -> Any:
-        at = len(self.core.names) + 7 * self.count + 1 + self.tokens
+        at = len(self.core.names) + 8 * self.count + 1 + self.tokens
         return self.array[at : at + self.tokens]
 
     def _given_group(self, name: str | None) -> Any:
@@ -425,6 +477,7 @@ _ARRAYS = (
     "context",
     "last",
     "wants_token",
+    "known",
     "query_start",
     "positions",
     "groups",
@@ -432,6 +485,7 @@ _ARRAYS = (
     "snapshots",
     "fresh",
     "delta",
+    "unknown",
 )
 
 

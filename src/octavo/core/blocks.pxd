@@ -21,6 +21,8 @@ cdef class StepBlocks(Moves):
     cdef void fill_slots(self, Group group, int[::1] block, long long at, Rows rows) except *
     @cython.locals(parts=int, targets="long long", i=int, row=int, column=int, part=int, back=int)
     cdef void fill_states(self, Group group, int[::1] block, long long at, Rows rows) except *
+    @cython.locals(block="int[::1]", start="int[::1]", place="int[::1]", found="int[::1]", begin="long long[::1]", n=int, m=int, first=int, total="long long", i=int, j=int, back=int, end=int, at="long long", other=Pass)
+    cpdef object unknown(self, Pass step, list earlier)
     cpdef bint is_row(self, Pass step, int place) except -1
     @cython.locals(group=Group, n=int, lengths="long long", width=int, i=int)
     cpdef object gather(self, Pass step, int number)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octavo.core import nocython as cython
-from octavo.core.arena import copy, ints, view
+from octavo.core.arena import copy, ints, longs, view
 from octavo.core.groups import Group
 from octavo.core.moves import Moves
 from octavo.core.rows import Pass, Rows
@@ -33,7 +33,7 @@ class StepBlocks(Moves):
 
     def section(self, number: int, count: int, tokens: int) -> int:
         """Where a group's addresses begin in the block of so many rows and tokens. O(groups)."""
-        at = len(self.groups) + 7 * count + 1 + 2 * tokens
+        at = len(self.groups) + 8 * count + 1 + 2 * tokens
         for group in self.groups:
             if group.number == number:
                 break
@@ -84,7 +84,7 @@ class StepBlocks(Moves):
         """All but the addresses of groups."""
         block, n = step.block, rows.count
         first = len(self.groups)
-        query = first + 6 * n
+        query = first + 7 * n
         ids = query + n + 1
         positions = ids + step.tokens
         data = self.ids.data
@@ -112,6 +112,7 @@ class StepBlocks(Moves):
             block[first + 3 * n + i] = end
             block[first + 4 * n + i] = at - 1 if count else -1
             block[first + 5 * n + i] = 1 if wants else 0
+            block[first + 6 * n + i] = known
             block[query + i + 1] = at
 
     def fill_slots(self, group: Group, block: Ints, at: int, rows: Rows) -> None:
@@ -144,6 +145,43 @@ class StepBlocks(Moves):
                 for part in range(parts):
                     block[targets] = group.entry(row, column + part)
                     targets += 1
+
+    def unknown(self, step: Pass, earlier: list[Pass]) -> Any:
+        """Ids a step did not know, int32[3, k]: where, how many steps before it, and which row.
+
+        Args:
+            earlier: steps that were open when it was made, oldest first. A token they want is the
+                one behind their context; what none of them samples has 0 steps and row -1.
+
+        Cost: O(rows + ids), and O(rows) a step of ``earlier``.
+        """
+        block, n, first, total = step.block, step.count, len(self.groups), 0
+        start, begin, place = ints(n), longs(n), ints(self.rows)
+        for i in range(n):
+            start[i] = max(block[first + 2 * n + i], block[first + 6 * n + i])
+            begin[i] = total
+            place[block[first + i]] = i + 1
+            total += max(0, block[first + 3 * n + i] - start[i])
+        array = np.zeros((3, total), np.int32)
+        array[2] = -1
+        found = view(array.reshape(-1))
+        for i in range(n):
+            at = block[first + 7 * n + i] + start[i] - block[first + 2 * n + i]
+            for j in range(block[first + 3 * n + i] - start[i]):
+                found[begin[i] + j] = at + j
+        back = len(earlier)
+        for other in earlier:
+            m = other.count
+            for j in range(m):
+                i = place[other.block[first + j]] - 1
+                if i >= 0 and other.block[first + 5 * m + j] and self.is_row(other, j):
+                    end = other.block[first + 3 * m + j]
+                    if start[i] <= end < block[first + 3 * n + i]:
+                        at = begin[i] + end - start[i]
+                        found[total + at] = back
+                        found[2 * total + at] = j
+            back -= 1
+        return array
 
     def is_row(self, step: Pass, place: int) -> bool:
         """Whether a row of a step is what it was: neither released nor preempted since. O(1)."""

@@ -111,7 +111,7 @@ class Source:
         """Where a block of so many rows and tokens has them; none has pages yet."""
         self.count = count
         self.tokens = tokens
-        self.ids = self.first + 7 * count + 1
+        self.ids = self.first + 8 * count + 1
         self.positions = self.ids + tokens
         if len(self.begin) < count:
             self.begin = longs(count)
@@ -258,7 +258,7 @@ class QueryStarts(Target):
     def write(self, source: Source) -> None:
         """Fill it. O(numbers)."""
         n = source.count
-        copy(self.numbers, 0, source.block, source.first + 6 * n, n + 1)
+        copy(self.numbers, 0, source.block, source.first + 7 * n, n + 1)
         self.pad(n + 1, source.tokens)
 
 

@@ -167,8 +167,8 @@ class Pass:
     """One pass over some rows: what `octavo.Step` shows, in one block of int32.
 
     The block begins with how many pages each group takes, then has, for n rows, G groups and T
-    tokens: rows, counts, past, context, last, wants_token (n each), query_start (n + 1), ids and
-    positions (T each); then, group by group, slots (T) of tokens, source and targets of states
+    tokens: rows, counts, past, context, last, wants_token, known (n each), query_start (n + 1), ids
+    and positions (T each); then, group by group, slots (T) of tokens, source and targets of states
     (n * parts, n * units * parts), lengths and fresh (n each) of cross inputs; then the pages
     taken, group by group.
 

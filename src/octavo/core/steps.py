@@ -107,7 +107,7 @@ class Steps(StepBlocks):
         step.width = (most + self.size - 1) // self.size
         step.array = np.empty(self.block_size(rows.count, tokens) + pages, np.int32)
         step.block = view(step.array)
-        ids = len(self.groups) + 7 * rows.count + 1
+        ids = len(self.groups) + 8 * rows.count + 1
         step.ids = step.array[ids : ids + tokens]  # this view can be written, later ones cannot
         step.behind = []
         step.kept = []

@@ -112,7 +112,7 @@ class Addresses:
         table = view.table[:, :width]
         table = np.pad(table, ((0, 0), (0, width - table.shape[1])))
         parts = (np.arange(count), step.counts, step.past, step.context, step.last)
-        more = (step.wants_token, step.query_start, step.input_ids, step.positions)
+        more = (step.wants_token, step.known, step.query_start, step.input_ids, step.positions)
         block = np.concatenate((*parts, *more, view.slots, view.base)).astype(np.int32)
         pages = numbers(table.reshape(-1))
         self.source.read_arrays(numbers(block), count, step.positions.size, pages, width)
