@@ -3,16 +3,17 @@
 Knows numbers, names, token ids and arrays of numbers; nothing of models, pages or tensors.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Items
 from math import inf, isfinite
 from numbers import Real
+from operator import index
 from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.errors import LengthError, PlanError, TokenError
+from octavo.errors import LengthError, OctavoError, PlanError, TokenError
 
 Ints = NDArray[np.int32]
 Tokens = Items[int] | NDArray[np.integer[Any]]
@@ -25,10 +26,30 @@ _BEYOND_NUMPY = ("bfloat16", "float8_e4m3fn")
 
 
 def has_entries(value: object) -> TypeGuard[Iterable[Any]]:
-    """Whether ``list(value)`` gives its entries; arrays and tensors of no axis have none. O(1)."""
+    """Whether ``list(value)`` gives its entries in their order. O(1).
+
+    Arrays and tensors of no axis have none, sets no order, dicts are more than their keys, and the
+    characters of a text are never meant.
+    """
     if isinstance(value, memoryview):  # which lists no more than one axis
         return value.ndim == 1
+    if isinstance(value, (str, bytes, bytearray, set, frozenset, Mapping)):
+        return False
     return isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
+
+
+def entries_of(value: object, error: Callable[[], OctavoError]) -> list[Any]:
+    """The entries of a list, array or other iterable. O(n).
+
+    Args:
+        error: makes what is raised where it has none, or fails to list them.
+    """
+    if not has_entries(value):
+        raise error()
+    try:
+        return list(value)
+    except Exception as failure:
+        raise error() from failure
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None, why: str = "") -> int:
@@ -37,18 +58,24 @@ def check_int(name: str, value: object, low: int, high: int | None = None, why: 
     Raises:
         LengthError: not an int, or outside the range.
     """
-    if type(value) is int:
-        number = value
-    elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    number = value if type(value) is int else _as_int(value)
+    if number is None:
         raise LengthError(name, value, low, high, why)
-    else:
-        try:
-            number = value.__index__()
-        except TypeError:  # an array
-            raise LengthError(name, value, low, high, why) from None
     if number < low or (high is not None and number > high):
         raise LengthError(name, number, low, high, why)
     return number
+
+
+def _as_int(value: Any) -> int | None:
+    """A number that is no plain int as one; None: it is no whole number. O(1)."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    if getattr(value, "ndim", 0) or str(getattr(value, "dtype", "")).endswith("bool"):
+        return None  # a tensor of one element, or a bool of NumPy or torch
+    try:
+        return int.__index__(index(value))
+    except Exception:  # noqa: BLE001, an array's TypeError, and whatever a stranger's object raises
+        return None
 
 
 def check_number(name: str, value: object, dtype: str = "float64") -> float:
@@ -83,7 +110,7 @@ def _finite(name: str, value: object, dtype: str, right: str) -> float:
         raise PlanError(name, value, right)
     try:
         number = float(value)
-    except OverflowError:
+    except Exception:  # noqa: BLE001, an int's OverflowError, and whatever a stranger's number raises
         number = inf
     if not isfinite(number):
         raise PlanError(name, value, right)
@@ -111,7 +138,7 @@ def check_choice(name: str, value: object, known: Collection[str]) -> str:
         PlanError: it is none of them.
     """
     if not isinstance(value, str) or value not in known:
-        raise PlanError(name, value, f"one of {', '.join(known)}")
+        raise PlanError(name, value, f"it must be one of {', '.join(known)}")
     return value
 
 
@@ -146,7 +173,7 @@ def as_reals(name: str, value: Any, *, finite: bool = False) -> NDArray[Any]:
     """
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):
+    except Exception:  # noqa: BLE001, lists of unequal length, and whatever a stranger's array raises
         raise PlanError(name, type(value).__name__, "it must be an array of numbers") from None
     if isinstance(value, np.ma.MaskedArray) or not is_real(array):
         said = f"{type(value).__name__} of {array.dtype.name}"
@@ -162,49 +189,66 @@ def is_real(array: NDArray[Any]) -> bool:
     return array.dtype.kind in "fiu" or array.dtype.name in _BEYOND_NUMPY
 
 
-def check_tokens(tokens: Tokens) -> Ints:
+def check_tokens(tokens: Tokens, where: str = "") -> Ints:
     """``tokens`` as int32, copied unless they are an int32 array already. O(len(tokens)).
 
+    Args:
+        tokens: a list or array, of any library on the CPU; no iterator, which a call that is
+            refused would have used up.
+        where: whose they are, for the message.
+
     Raises:
-        TokenError: an entry is no int in 0..2**31-1; it names the first one.
+        TokenError: no list or array, or an entry is no int in 0..2**31-1; it names the first one.
     """
-    array = tokens if isinstance(tokens, np.ndarray) else _from_items(tokens)
+    array = tokens if type(tokens) is np.ndarray else _token_array(tokens, where)
     if array.shape == (0,):
         return np.empty(0, np.int32)
+    if array.ndim == 0 or not len(array):
+        raise TokenError(0, tokens, name="tokens", where=where)
+    if array.dtype.kind == "O" and array.ndim == 1:
+        array = _token_array(array.tolist(), where)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise _first_bad(array.tolist())
+        raise _first_bad(array.tolist(), where)
     if array.dtype == np.int32:
         if np.count_nonzero(array < 0):
-            raise _first_bad(array.tolist())
+            raise _first_bad(array.tolist(), where)
         return np.asarray(array, np.int32)
-    if array.size and (int(array.min()) < 0 or int(array.max()) > MAX_TOKEN):
-        raise _first_bad(array.tolist())
+    if int(array.min()) < 0 or int(array.max()) > MAX_TOKEN:
+        raise _first_bad(array.tolist(), where)
     return array.astype(np.int32)
 
 
-def _from_items(tokens: Items[int]) -> NDArray[Any]:
-    if isinstance(tokens, (str, bytes)) or not has_entries(tokens):
-        raise TokenError(0, tokens)
-    items = list(tokens)
+def _token_array(tokens: Any, where: str) -> NDArray[Any]:
+    """Tokens that are no plain array as one."""
+
+    def wrong() -> TokenError:
+        return TokenError(0, tokens, name="tokens", where=where)
+
+    if isinstance(tokens, (Iterator, np.ma.MaskedArray)):
+        raise wrong()
+    if hasattr(tokens, "__array__"):
+        try:
+            return np.asarray(tokens)
+        except Exception as error:
+            raise wrong() from error
+    items = entries_of(tokens, wrong)
     if set(map(type, items)) - {int}:
-        items = [_plain(index, item) for index, item in enumerate(items)]
+        items = [_as_token(index, item, where) for index, item in enumerate(items)]
     try:
         return np.array(items, np.int64)
     except OverflowError:
-        raise _first_bad(items) from None
+        raise _first_bad(items, where) from None
 
 
-def _plain(index: int, item: Any) -> int:
-    if isinstance(item, (bool, np.bool_)) or not hasattr(item, "__index__"):
-        raise TokenError(index, item)
-    try:
-        return int(item.__index__())
-    except TypeError:
-        raise TokenError(index, item) from None
+def _as_token(index: int, item: Any, where: str) -> int:
+    number = _as_int(item)
+    if number is None:
+        raise TokenError(index, item, where=where)
+    return number
 
 
-def _first_bad(items: Any) -> TokenError:
-    for index, item in enumerate(items if isinstance(items, list) else [items]):
-        if type(item) is not int or not 0 <= item <= MAX_TOKEN:
-            return TokenError(index, item)
-    return TokenError(0, items)
+def _first_bad(items: list[Any], where: str) -> TokenError:
+    """The error of the first of ``items``, of which one is no token id."""
+    ids = (type(item) is int and 0 <= item <= MAX_TOKEN for item in items)
+    index = list(ids).index(False)
+    return TokenError(index, items[index], where=where)

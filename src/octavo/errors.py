@@ -46,7 +46,7 @@ _LONGEST = 120  # characters of a value that a message quotes
 def quote(value: object) -> str:
     """``value`` as a message quotes it: on one line, and not all of it where it is long."""
     try:
-        if isinstance(value, int) and value.bit_length() > 400:
+        if isinstance(value, int) and value.bit_length() > 10_000:  # too long to print
             return f"an int of {value.bit_length():,} bits"
         text = repr(value)
     except Exception:  # noqa: BLE001, whatever a stranger's object raises
@@ -119,7 +119,7 @@ class OutOfPages(OctavoError, MemoryError):
         missing = ", ".join(f"{n} in {g}" for g, n in self.short.items() if n)
         have = f"{self.free} are free and {self.evictable} evictable"
         kept = ", the rest is promised" if self.need <= self.free + self.evictable else ""
-        return f"need {self.need} pages but {have} (short {missing}{kept})"
+        return f"need {quote(self.need)} pages but {have} (short {missing}{kept})"
 
 
 class NeverFits(OutOfPages):
@@ -134,7 +134,8 @@ class NeverFits(OutOfPages):
         super().__init__(need, total, 0, short)
 
     def _message(self) -> str:
-        return f"need {self.need} pages but the whole pool has {self.total}: this can never fit"
+        need, total = quote(self.need), self.total
+        return f"need {need} pages but the whole pool has {total}: this can never fit"
 
 
 class CapacityError(OctavoError, ValueError):
@@ -143,15 +144,22 @@ class CapacityError(OctavoError, ValueError):
     def __init__(self, name: str, value: int, limit: int, why: str = "") -> None:
         self.name, self.value, self.limit = name, value, limit
         tail = f": {why}" if why else ""
-        super().__init__(f"{name} is {value}, at most {limit} is possible{tail}")
+        super().__init__(f"{name} is {quote(value)}, at most {limit} is possible{tail}")
 
 
 class UnknownSequence(OctavoError, KeyError):
-    """The sequence was never admitted here or has been released."""
+    """The sequence was never admitted here or has been released, or is none at all.
 
-    def __init__(self, id: object, why: str = "is not known to this cache") -> None:
+    Attributes:
+        id: of the sequence; of what is none, the thing itself.
+    """
+
+    def __init__(
+        self, id: object, why: str = "is not known to this cache", name: str | None = None
+    ) -> None:
         self.id = id
-        super().__init__(f"sequence {quote(id)} {why}")
+        known = f"sequence {quote(id)} {why}"
+        super().__init__(known if name is None else f"{name} is {quote(id)}; {why}")
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -185,19 +193,21 @@ class DuplicateSequence(OctavoError, ValueError):
 
 
 class LengthError(OctavoError, ValueError):
-    """A count or length lies outside its range ``low..high`` (``high`` None: no upper bound)."""
+    """A count or length lies outside its range ``low..high`` (``high`` None: no upper bound).
+
+    Of what has no range, both are None, and ``why`` says what it must be.
+    """
 
     def __init__(
         self, name: str, value: object, low: int | None, high: int | None, why: str = ""
     ) -> None:
         self.name, self.value, self.low, self.high = name, value, low, high
         tail = f" ({why})" if why else ""
-        super().__init__(f"{name} is {quote(value)}; {_range(low, high)}{tail}")
+        right = why if low is None else _range(low, high) + tail
+        super().__init__(f"{name} is {quote(value)}; {right}")
 
 
-def _range(low: int | None, high: int | None) -> str:
-    if low is None:
-        return "it is no such value"
+def _range(low: int, high: int | None) -> str:
     if low == high:
         return f"it must be {low}"
     return f"it must be an int of at least {low}" + ("" if high is None else f" and at most {high}")
@@ -206,9 +216,22 @@ def _range(low: int | None, high: int | None) -> str:
 class TokenError(OctavoError, ValueError):
     """A token id is no int32 of at least 0, or none of the model's vocabulary."""
 
-    def __init__(self, index: int, value: object, high: int = 2**31 - 1) -> None:
+    def __init__(
+        self,
+        index: int,
+        value: object,
+        high: int = 2**31 - 1,
+        *,
+        name: str | None = None,
+        where: str = "",
+    ) -> None:
         self.index, self.value = index, value
-        super().__init__(f"token {index} is {quote(value)}; token ids are ints in 0..{high}")
+        ids = f"ints in 0..{high}"
+        if name is not None:  # all of an argument, which is no list
+            said = f"{name} is {quote(value)}; it must be a list or array of token ids, {ids}"
+        else:
+            said = f"token {index} is {quote(value)}; token ids are {ids}"
+        super().__init__(f"{said} ({where})" if where else said)
 
 
 class StepError(OctavoError, RuntimeError):

@@ -5,16 +5,18 @@ A slot is page * page_size + offset. Knows arrays; not pools, nodes or how seque
 
 from collections.abc import Sequence as Items
 from operator import index
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.checks import check_int
+from octavo.checks import check_int, entries_of
 from octavo.errors import CapacityError, LengthError
 
 Ints = NDArray[np.int32]
 _MAX_SLOT = 2**31 - 1
 _INT32, _empty = np.dtype(np.int32), np.empty
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 def slot_mapping(
@@ -40,22 +42,28 @@ def slot_mapping(
 
     Cost: O(stop - start), one vectorised pass over the pages touched.
     """
-    try:
-        if out is None and stop - start == 1 and start >= 0 and page_size > 0:
-            slot = index(pages[start // page_size]) * page_size + start % page_size
-            if 0 <= slot <= _MAX_SLOT:
+    try:  # one position; whatever is not plain to see is checked below
+        if (
+            type(start) is int is type(stop) is type(page_size)
+            and stop - start == 1
+            and out is None
+        ):
+            page, kind = pages[start // page_size], type(pages)
+            if kind is list:
+                plain = type(page) is int and start >= 0 < page_size
+            else:
+                plain, page = kind is np.ndarray and start >= 0 < page_size, index(page)
+            slot = page * page_size + start % page_size
+            if plain and 0 <= slot <= _MAX_SLOT:
                 alone: Ints = _empty(1, _INT32)
                 alone[0] = slot
                 return alone
-    except (TypeError, ValueError, IndexError):  # checked one by one below
+    except Exception:  # noqa: BLE001, S110, whatever a stranger's object raises
         pass
-    try:
-        held = len(pages)
-    except TypeError:
-        right = "a list or array of physical pages"
-        raise LengthError("pages", pages, None, None, right) from None
     page_size = check_int("page_size", page_size, 1)
     start, stop = check_int("start", start, -_MAX_SLOT), check_int("stop", stop, -_MAX_SLOT)
+    known = _as_pages(pages)
+    held = len(known)
     if not 0 <= start <= stop <= held * page_size:
         low, high = (0, stop) if start > stop or start < 0 else (start, held * page_size)
         name, value = ("start", start) if start > stop or start < 0 else ("stop", stop)
@@ -64,7 +72,7 @@ def slot_mapping(
     if out is not None:
         _check_out(out, count)
     first, begin = divmod(start, page_size)
-    touched = _page_numbers(pages[first : -(-stop // page_size)], page_size)
+    touched = _page_numbers(known[first : -(-stop // page_size)], page_size)
     bases = (touched * np.int32(page_size)).repeat(page_size)[begin : begin + count]
     target = bases if out is None else out[:count]
     np.add(bases, _offsets(page_size, begin + count)[begin:], out=target)
@@ -82,28 +90,64 @@ def _offsets(page_size: int, count: int) -> Ints:
     return known[:count]
 
 
-def _page_numbers(pages: Ints | Items[int], page_size: int) -> Ints:
-    """``pages`` as int32, refused where a slot would be beyond it."""
-    wide = np.asarray(pages)
-    if wide.ndim == 1 and not wide.dtype.isnative:
-        wide = wide.astype(wide.dtype.newbyteorder("="))
-    if not wide.size:
-        return wide.astype(np.int32)
-    if wide.dtype.kind not in "iu" or wide.ndim != 1:
-        raise LengthError("pages", wide.tolist(), 0, None, "each is a physical page")
-    # Read as unsigned, a negative page is larger than any other.
-    top = int(np.maximum.reduce(wide.view(f"u{wide.itemsize}")))
+def _as_pages(pages: Any) -> NDArray[Any] | list[Any]:
+    """``pages`` as a plain array of integers of one axis, or a list. O(1) of both.
+
+    Raises:
+        LengthError: they are neither, nor can be made one.
+    """
+    if type(pages) is list:
+        listed: list[Any] = pages
+        return listed
+
+    def wrong() -> LengthError:
+        return LengthError("pages", pages, None, None, "it must be a list or array of pages")
+
+    array: NDArray[Any] = pages
+    if isinstance(pages, np.ma.MaskedArray):
+        raise wrong()
+    if type(pages) is not np.ndarray:
+        if not hasattr(pages, "__array__"):
+            return entries_of(pages, wrong)
+        try:
+            array = np.asarray(pages)  # of another library as well
+        except Exception as error:
+            raise wrong() from error
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise wrong()
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _page_numbers(pages: NDArray[Any] | list[Any], page_size: int) -> Ints:
+    """``pages`` as int32, refused where a slot would be beyond it. O(pages)."""
+    if not len(pages):
+        return _empty(0, _INT32)
+    if isinstance(pages, list):
+        if set(map(type, pages)) != {int}:
+            pages = [check_int("page", page, 0) for page in pages]
+        low, top = min(pages), max(pages)
+    else:
+        low, top = _ends(pages)
+    if low < 0:
+        raise LengthError("pages", low, 0, None, "each is a physical page")
     last = (top + 1) * page_size - 1
     if last > _MAX_SLOT:
-        if int(wide.min()) < 0:
-            raise LengthError("pages", int(wide.min()), 0, None, "each is a physical page")
         raise CapacityError("slot", last, _MAX_SLOT, "beyond int32")
-    return wide.astype(np.int32, copy=False)
+    return np.asarray(pages, _INT32)
+
+
+def _ends(pages: NDArray[Any]) -> tuple[int, int]:
+    """A lower bound of at least 0 or the smallest number, and the largest. O(n)."""
+    # Read as unsigned, a negative number is larger than any other: mostly one pass is enough.
+    top = int(np.maximum.reduce(pages.view(_UNSIGNED[pages.itemsize])))
+    if top >> (8 * pages.itemsize - 1) and pages.dtype.kind == "i":
+        return int(pages.min()), 0
+    return 0, top
 
 
 def _check_out(out: Ints, count: int) -> None:
     fits = isinstance(out, np.ndarray) and out.dtype == np.int32 and out.ndim == 1
     if not fits or not out.flags.writeable:
-        raise LengthError("out", out, None, None, "a writeable int32 array of one axis")
+        raise LengthError("out", out, None, None, "it must be a writeable int32 array of one axis")
     if out.size < count:
         raise CapacityError("stop - start", count, out.size, "out is too small")

@@ -392,9 +392,12 @@ def test_bf16_numbers_are_bfloat16s():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"without": ("magic",)}, "without is 'magic'; one of causal, keyless, kv_dtype, order"),
-        ({"dtypes": ("int8",)}, "dtypes is 'int8'; one of bf16, fp16, fp32, fp64"),
-        ({"kv_dtypes": ("int2",)}, "kv_dtypes is 'int2'; one of fp8, int4, int8"),
+        (
+            {"without": ("magic",)},
+            "without is 'magic'; it must be one of causal, keyless, kv_dtype",
+        ),
+        ({"dtypes": ("int8",)}, "dtypes is 'int8'; it must be one of bf16, fp16, fp32, fp64"),
+        ({"kv_dtypes": ("int2",)}, "kv_dtypes is 'int2'; it must be one of fp8, int4, int8"),
         ({"page_sizes": ()}, "nothing is left to try"),
     ],
 )

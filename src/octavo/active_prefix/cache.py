@@ -335,4 +335,4 @@ def _listed(name: str, numbers: Any) -> list[Any]:
     try:
         return list(numbers)
     except TypeError:
-        raise LengthError(name, numbers, None, None, "several ints") from None
+        raise LengthError(name, numbers, None, None, "it must be a list of ints") from None

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from octavo.cache.identity import NO_EXTRAS, CrossInput, Extra, Identity, read_extras
 from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step
-from octavo.checks import Ints, Tokens, check_int, check_tokens, has_entries
+from octavo.checks import Ints, Tokens, check_int, check_tokens, entries_of, has_entries
 from octavo.core.arena import view
 from octavo.core.commits import Core
 from octavo.core.rows import Refused
-from octavo.errors import IdentityError, LengthError, TokenError
+from octavo.errors import IdentityError, LengthError, TokenError, quote
 
 Counts = int | Iterable[int] | NDArray[np.integer[Any]]
 Learned = NDArray[np.integer[Any]] | Items[Any] | tuple[Items[int], Items[int]] | None
@@ -68,7 +68,7 @@ def read_prompt(
             raise IdentityError("extra", identity.root + identity.media, right)
         return Given(len(tokens), tokens._identity, -1, tokens)
     given: Any = tokens
-    if isinstance(given, np.ndarray) and given.dtype == np.int32 and given.ndim == 1:
+    if type(given) is np.ndarray and given.dtype == np.int32 and given.ndim == 1:
         given = numbers(given)
     elif type(given) is not list:
         given = numbers(check_tokens(given))
@@ -111,17 +111,22 @@ def read_counts(counts: Counts, rows: int) -> Spread:
 
 def _check_counts(counts: Counts, rows: int) -> NDArray[Any]:
     """`read_counts` one by one."""
-    if isinstance(counts, Iterable):
-        plain = counts.tolist() if isinstance(counts, np.ndarray) else counts
-        items = list(plain) if has_entries(counts) else []
+    if not isinstance(counts, Iterable):
+        checked = [check_int("count", counts, 0, None, "new positions of each row")] * rows
     else:
-        items = [counts] * rows
-    if len(items) != rows:
-        raise LengthError("len(counts)", len(items), rows, rows, "one count a row")
-    checked = [check_int("count", item, 0) for item in items]
+        items = _entries("counts", counts, "an int, or a list of one a row")
+        if len(items) != rows:
+            raise LengthError("len(counts)", len(items), rows, rows, "one count a row")
+        checked = [check_int("count", item, 0, None, f"row {at}") for at, item in enumerate(items)]
     if not any(checked):
         raise LengthError("sum(counts)", 0, 1, None, "at least one row must take part in a step")
     return np.array(checked, object)
+
+
+def _entries(name: str, given: Any, right: str) -> list[Any]:
+    """What a list or an array has, one by one."""
+    plain = given.tolist() if isinstance(given, np.ndarray) else given
+    return entries_of(plain, lambda: LengthError(name, given, None, None, f"it must be {right}"))
 
 
 def _int32(items: Any, rows: int) -> NDArray[np.int32] | None:
@@ -132,7 +137,7 @@ def _int32(items: Any, rows: int) -> NDArray[np.int32] | None:
         if not 0 <= min(items) <= max(items) <= MOST:
             return None
         return np.array(items, np.int32)
-    if not isinstance(items, np.ndarray) or items.shape != (rows,) or items.dtype.kind not in "iu":
+    if type(items) is not np.ndarray or items.shape != (rows,) or items.dtype.kind not in "iu":
         return None
     if int(items.min()) < 0 or int(items.max()) > MOST:
         return None
@@ -165,19 +170,19 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
     """
     if tokens is None:
         return News(core.nothing, None)
-    if isinstance(tokens, np.ndarray) and tokens.shape == (step.count,):
+    if type(tokens) is np.ndarray and tokens.shape == (step.count,):
         if tokens.dtype == np.int32:
             return News(numbers(tokens), None)
     elif type(tokens) is list and len(tokens) == step.count:
         with suppress(Refused):  # one entry a row of another kind, or one that no row wants
             return News(core.listed(tokens), None)
-    elif isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and _is_sample(tokens, step):
+    elif type(tokens) is np.ndarray and tokens.dtype == np.int32 and _is_sample(tokens, step):
         each = np.zeros(step.count, np.int32)
         each[step.sample] = tokens
         return News(numbers(each), None)
-    elif isinstance(tokens, tuple) and len(tokens) == 2 and hasattr(tokens[0], "__len__"):
+    elif isinstance(tokens, tuple) and len(tokens) == 2 and _are_lists(tokens):
         flat: Any = tokens[0]
-        ids = check_tokens(flat)
+        ids = check_tokens(flat, "the flat ids")
         return News(numbers(ids), numbers(_sizes(tokens[1], step, ids.size)))
     return _read_each(tokens, step)
 
@@ -187,20 +192,26 @@ def _is_sample(ids: NDArray[Any], step: Step) -> bool:
     return ids.shape == step.sample.shape and int(ids.min(initial=0)) >= 0
 
 
+def _are_lists(pair: tuple[Any, Any]) -> bool:
+    """Whether flat ids and counts were given, and not an id or an array of each of two rows."""
+    return has_entries(pair[0]) and hasattr(pair[0], "__len__")
+
+
 def _read_each(tokens: Any, step: Step) -> News:
     """`read_learned` one by one, which finds what is wrong."""
-    if not has_entries(tokens):
-        raise LengthError("tokens", tokens, None, None, "one entry a row of the step")
-    items = list(tokens)
+    items = _entries("tokens", tokens, "a list or array of one entry a row of the step")
+    are_lists = all(map(has_entries, items))
     if len(items) != step.count:
-        are_lists = all(issubclass(kind, Iterable) for kind in set(map(type, items)))
         items = _by_row(items, step, [] if are_lists else 0)
-    if all(issubclass(kind, Iterable) for kind in set(map(type, items))):
-        return _joined(items)
+    if are_lists:
+        return _joined(items, step)
     wants = step.wants_token.tolist()
     wanted = [item if want else 0 for item, want in zip(items, wants, strict=True)]
-    array = np.asarray(wanted) if isinstance(tokens, np.ndarray) else wanted
-    return News(numbers(check_tokens(array)), None)
+    try:
+        return News(numbers(check_tokens(wanted)), None)
+    except TokenError as error:
+        at = error.index
+        raise TokenError(at, wanted[at], where=name_row(step, at)) from error.__cause__
 
 
 def _by_row(items: list[Any], step: Step, none: Any) -> list[Any]:
@@ -216,39 +227,43 @@ def _by_row(items: list[Any], step: Step, none: Any) -> list[Any]:
         right += f", or one for each of the {len(sample)} rows that sample"
     lacking = sample[found:] if found < len(sample) else [row for row in sample if row >= found]
     for row in lacking[:1]:
-        right += f"; row {row}, sequence {step.sequences[row].id!r}, lacks its id"
+        right += f"; {name_row(step, row)}, lacks its id"
     raise LengthError("len(tokens)", found, rows, rows, right)
 
 
-def _joined(items: list[Any]) -> News:
+def _joined(items: list[Any], step: Step) -> News:
     """One entry a row, each some token ids."""
     if set(map(type, items)) == {list}:
         try:
             ids = check_tokens(list(chain.from_iterable(items)))
         except TokenError:
-            for item in items:  # says where in its row
-                check_tokens(item)
+            for at, item in enumerate(items):  # says where in which row
+                check_tokens(item, name_row(step, at))
             raise
     else:
-        items = [check_tokens(item) for item in items]
+        items = [check_tokens(item, name_row(step, at)) for at, item in enumerate(items)]
         ids = np.concatenate(items)
     return News(numbers(ids), numbers(np.array([len(item) for item in items], np.int32)))
 
 
 def _sizes(counts: Items[int], step: Step, ids: int) -> Ints:
     """``counts`` as int32[rows]; they sum to ``ids``."""
-    listed, rows = np.asarray(counts), step.count
-    if listed.size != rows and listed.shape == step.sample.shape:
-        listed = np.asarray(_by_row(listed.tolist(), step, 0))
-    sizes = _int32(listed, rows)
+    sizes = _int32(counts, step.count)
     if sizes is None:
-        checked = [check_int("count", c, 0) for c in np.atleast_1d(listed).tolist()]
-        total, found = sum(checked), len(checked)
-    else:
-        total, found = int(sizes.sum(dtype=np.int64)), rows
-    if sizes is None or total != ids:
-        raise LengthError("sum(counts)", total, ids, ids, f"{ids} ids for {found} of {rows} rows")
+        items = _entries("counts of tokens", counts, "a list of how many ids each row learns")
+        if len(items) != step.count:
+            items = _by_row(items, step, 0)
+        checked = [check_int("count", n, 0, None, f"row {at}") for at, n in enumerate(items)]
+        sizes = np.minimum(np.array(checked, object), MOST).astype(np.int32)
+    total = int(sizes.sum(dtype=np.int64))
+    if total != ids:
+        raise LengthError("sum(counts)", total, ids, ids, f"as many as there are ids: {ids}")
     return sizes
+
+
+def name_row(step: Step, row: int) -> str:
+    """The sequence of a row of a step, for messages. O(1)."""
+    return f"sequence {quote(step.sequences[row].id)}, row {row}"
 
 
 def read_kept(kept: Counts | None, step: Step) -> Any:
@@ -259,19 +274,18 @@ def read_kept(kept: Counts | None, step: Step) -> Any:
     """
     if kept is None:
         return None
-    if not isinstance(kept, np.ndarray) and not has_entries(kept):
-        raise LengthError("kept", kept, None, None, "one entry a row of the step")
-    items = kept if isinstance(kept, np.ndarray) else list(kept)
-    plain = _int32(items, step.count)
+    plain = _int32(kept, step.count)
     if plain is None or (plain > step.counts).any():
-        plain = _each_kept(items, step.counts.tolist())
+        plain = _each_kept(kept, step)
     return numbers(plain)
 
 
-def _each_kept(kept: NDArray[Any] | list[Any], counts: list[int]) -> Ints:
+def _each_kept(kept: Any, step: Step) -> Ints:
     """`read_kept` one by one, which finds what is wrong."""
-    items = kept.tolist() if isinstance(kept, np.ndarray) else kept
-    if not isinstance(items, list) or len(items) != len(counts):
-        raise LengthError("len(kept)", np.size(items), len(counts), len(counts), "one entry a row")
-    pairs = zip(items, counts, strict=True)
-    return np.array([check_int("kept", item, 0, count) for item, count in pairs], np.int32)
+    items = _entries("kept", kept, "a list or array of one number a row of the step")
+    counts = step.counts.tolist()
+    if len(items) != len(counts):
+        raise LengthError("len(kept)", len(items), len(counts), len(counts), "one entry a row")
+    rows = enumerate(zip(items, counts, strict=True))
+    checked = [check_int("kept", n, 0, most, name_row(step, at)) for at, (n, most) in rows]
+    return np.array(checked, np.int32)

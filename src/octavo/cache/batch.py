@@ -6,10 +6,10 @@ Knows which sequence stands in which place; what their rows hold is the core's.
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from octavo.cache.sequence import Sequence
+from octavo.cache.sequence import NO_HANDLE, Sequence
 from octavo.cache.verbs import verb
 from octavo.core.rows import Rows
-from octavo.errors import CapacityError, DuplicateSequence, UnknownSequence, uncopied
+from octavo.errors import CapacityError, UnknownSequence, uncopied
 
 
 class RemovedRow(NamedTuple):
@@ -51,7 +51,7 @@ class Batch:
             UnknownSequence: it is not in this batch, or released.
         """
         if sequence not in self or sequence.released:
-            raise UnknownSequence(getattr(sequence, "id", sequence), "is not in this batch")
+            raise _not_here(sequence)
         return self._places[sequence]
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -71,7 +71,8 @@ class Batch:
             CapacityError: the batch is full.
             UnknownSequence, StaleSequence: it cannot be a row.
         """
-        self._check_free(self._cache._check(sequence))
+        self._cache._reap()
+        self._cache._check_unbatched(self._cache._check(sequence))
         return self._add(sequence)
 
     def _add(self, sequence: Sequence) -> int:
@@ -93,7 +94,7 @@ class Batch:
             UnknownSequence: it is not in this batch.
         """
         if sequence not in self:
-            raise UnknownSequence(getattr(sequence, "id", sequence), "is not in this batch")
+            raise _not_here(sequence)
         row = self._places.pop(sequence)
         last = self._sequences.pop()
         self._listed = None
@@ -104,16 +105,6 @@ class Batch:
         self._places[last] = row
         return RemovedRow(last, row)
 
-    def _check_free(self, sequence: Sequence) -> None:
-        """Refuse a sequence that is in a batch, this or another. O(1).
-
-        Raises:
-            DuplicateSequence: it is.
-        """
-        self._cache._reap()
-        if self._cache._core.places.place[sequence.row] >= 0:
-            raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
-
     def __del__(self) -> None:
         if hasattr(self, "_rows"):
             self._cache._disbanded.append(self._rows)
@@ -123,6 +114,12 @@ class Batch:
         if self._listed is None:
             self._listed = tuple(self._sequences)
         return self._listed
+
+
+def _not_here(sequence: object) -> UnknownSequence:
+    if isinstance(sequence, Sequence):
+        return UnknownSequence(sequence.id, "is not in this batch")
+    return UnknownSequence(sequence, NO_HANDLE)
 
 
 Steppable = Batch | Sequence | Iterable[Sequence]

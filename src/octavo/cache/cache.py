@@ -8,7 +8,7 @@ one face: two thirds are what its verbs promise.
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
-from typing import Literal
+from typing import Any, Literal
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -36,10 +36,10 @@ from octavo.cache.policies import Policy
 from octavo.cache.prompt import Prompt
 from octavo.cache.refusals import commit_error, extend_error, out_of_pages, rollback_error
 from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Repointed, Stats
-from octavo.cache.sequence import Sequence
+from octavo.cache.sequence import NO_HANDLE, Sequence
 from octavo.cache.step import Step
 from octavo.cache.verbs import verb
-from octavo.checks import Tokens, check_flag, check_int, check_tokens, has_entries
+from octavo.checks import Tokens, check_flag, check_int, check_tokens, entries_of
 from octavo.core.build import warn_once
 from octavo.core.rows import Refused, Rows
 from octavo.errors import (
@@ -52,6 +52,7 @@ from octavo.errors import (
     StaleSequence,
     StepError,
     UnknownSequence,
+    quote,
     uncopied,
 )
 from octavo.planner.plan import Plan
@@ -195,16 +196,15 @@ class Cache:
         Cost: O(requests + prompt tokens).
         """
         self._reap()
-        if not has_entries(requests):
-            raise LengthError("requests", requests, None, None, "a list of (what, limit)")
-        listed = list(requests)
+        right = "it must be a list of (sequence or prompt, limit)"
+        listed = entries_of(requests, lambda: LengthError("requests", requests, None, None, right))
         wishes = [self._wish(request) for request in listed]
         self._check_distinct([item for item, *_ in listed if isinstance(item, Sequence)])
         return Fit(self._capacity.shortage(wishes))
 
     def _wish(self, request: Request) -> Wish:
         if not isinstance(request, tuple) or len(request) not in (2, 3):
-            right = "each request is (sequence or prompt, limit) or (prompt, limit, extras)"
+            right = "it must be (sequence or prompt, limit) or (prompt, limit, extras)"
             raise LengthError("request", request, None, None, right)
         item, limit, extra = (*request, ())[:3]
         if isinstance(item, Sequence):
@@ -450,14 +450,12 @@ class Cache:
         Raises:
             UnknownSequence, StaleSequence, DuplicateSequence: a sequence cannot be a row.
         """
-        if not has_entries(sequences):
-            raise UnknownSequence(sequences, "is no list of sequences")
-        listed = list(sequences)
+        listed = self._listed("sequences", sequences, "it must be a list of sequences")
         self._reap()
-        batch = Batch(self)
         for sequence in listed:
-            batch._check_free(self._check(sequence))
+            self._check_unbatched(self._check(sequence))
         self._check_distinct(listed)
+        batch = Batch(self)
         for sequence in listed:
             batch._add(sequence)
         return batch
@@ -488,8 +486,7 @@ class Cache:
             if self._orphans:
                 self._reap()
             if len(self._open) >= self.depth:
-                held = f"{len(self._open)} steps are open, this cache's depth"
-                raise StepError(f"{held}: commit the oldest first")
+                raise StepError(self._too_many_open())
             if type(ahead) is not int or ahead:
                 ahead = min(check_int("ahead", ahead, 0), MOST)
             sequences, chosen = self._choose(rows)
@@ -511,16 +508,22 @@ class Cache:
         """The sequences of a step, and their rows. O(rows)."""
         if isinstance(rows, Batch):
             if rows._cache is not self:
-                raise UnknownSequence(rows, "is a batch of another cache")
+                raise UnknownSequence(rows, "it is a batch of another cache", "rows")
             sequences, chosen = rows._snapshot(), rows._rows
-        elif isinstance(rows, Sequence) or has_entries(rows):
-            sequences = (rows,) if isinstance(rows, Sequence) else tuple(rows)
-            chosen = self._select(sequences)
         else:
-            raise UnknownSequence(rows, "is no sequence, batch or list of sequences")
+            right = "it must be a batch, a sequence or a list of sequences"
+            sequences = (
+                (rows,) if isinstance(rows, Sequence) else tuple(self._listed("rows", rows, right))
+            )
+            chosen = self._select(sequences)
         if not sequences:
             raise LengthError("len(rows)", 0, 1, None, "a step has at least one row")
         return sequences, chosen
+
+    @staticmethod
+    def _listed(name: str, given: Any, right: str) -> list[Any]:
+        """The entries of a list of sequences."""
+        return entries_of(given, lambda: UnknownSequence(given, right, name))
 
     def _select(self, sequences: tuple[Sequence, ...]) -> Rows:
         try:
@@ -614,7 +617,8 @@ class Cache:
         ids = check_tokens(tokens)
         length = sequence.length + ids.size
         if length > sequence.limit:
-            raise CapacityError("length", length, sequence.limit, "the limit of the sequence")
+            who = f"the limit of sequence {quote(sequence.id)}"
+            raise CapacityError("length", length, sequence.limit, who)
         self._core.learn(sequence.row, numbers(ids), ids.size)
 
     @verb
@@ -633,7 +637,7 @@ class Cache:
         core, start = self._core, self._check(sequence).scheduled
         position = check_int("position", position, start + 1)
         if position % core.size:
-            right = f"a multiple of the page size {core.size}"
+            right = f"it must be a multiple of the page size, {core.size}"
             raise LengthError("position", position, None, None, right)
         if core.states and self.prefix and not core.private[sequence.row] and position <= MOST:
             core.stop_at(sequence.row, {position})
@@ -734,7 +738,7 @@ class Cache:
         Cost: O(pages).
         """
         if self._check(sequence).preempted:
-            raise StepError(f"sequence {sequence.id!r} is preempted already")
+            raise StepError(f"sequence {quote(sequence.id)} is preempted already")
         self._core.preempt(sequence.row)
         self._preemptions += 1
 
@@ -753,7 +757,7 @@ class Cache:
         """
         self._reap()
         if not self._check(sequence).preempted:
-            raise StepError(f"sequence {sequence.id!r} is not preempted")
+            raise StepError(f"sequence {quote(sequence.id)} is not preempted")
         core, row, identity = self._core, sequence.row, sequence._identity
         known = Given(sequence.length, identity, int(core.ids.begin[row]))
         hit = self._find(known, reuse=not core.private[row])
@@ -766,23 +770,42 @@ class Cache:
     # -- checks --------------------------------------------------------------------------------
 
     def _check(self, sequence: object) -> Sequence:
-        if not isinstance(sequence, Sequence) or sequence._cache is not self:
-            raise UnknownSequence(getattr(sequence, "id", sequence))
+        if not isinstance(sequence, Sequence):
+            raise UnknownSequence(sequence, NO_HANDLE)
+        if sequence._cache is not self:
+            raise UnknownSequence(sequence.id, "belongs to another cache")
         if sequence.row < 0:
             raise StaleSequence(sequence.id)
         return sequence
 
     def _check_running(self, sequence: Sequence) -> None:
         if self._check(sequence).preempted:
-            raise StepError(f"sequence {sequence.id!r} is preempted; resume it first")
+            raise StepError(f"sequence {quote(sequence.id)} is preempted; resume it first")
 
     def _check_closed(self, sequence: Sequence) -> None:
         if self._core.opened[sequence.row]:
-            raise StepError(f"a step of sequence {sequence.id!r} is open; commit or abort it first")
+            who = quote(sequence.id)
+            raise StepError(f"a step of sequence {who} is open: commit or abort it first")
 
-    def _check_open(self, step: Step) -> None:
-        if not any(step is other for other in self._open):
-            raise StepError("this step is not open: it was committed or aborted, or is not of here")
+    def _check_unbatched(self, sequence: Sequence) -> None:
+        if self._core.places.place[sequence.row] >= 0:
+            raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
+
+    def _too_many_open(self) -> str:
+        """Why no step may be opened now."""
+        if self.depth == 1:
+            return "1 step is open: commit or abort it first"
+        return f"{self.depth} steps are open, as many as depth allows: commit the oldest first"
+
+    def _check_open(self, step: object) -> None:
+        if not isinstance(step, Step):
+            raise StepError(f"step is {quote(step)}; it must be a step that extend returned")
+        if step.core is None:
+            raise StepError("this step was put together by hand, which no cache commits or aborts")
+        if step.core is not self._core:
+            raise StepError("this step belongs to another cache")
+        if not step.is_open:
+            raise StepError("this step is not open: it was committed or aborted before")
 
     @staticmethod
     def _check_distinct(sequences: Collection[Sequence]) -> None:
@@ -794,10 +817,10 @@ class Cache:
 
     def _check_name(self, id: object) -> None:
         try:
-            hash(id)
-        except TypeError:
-            raise IdentityError("id", id, "it must be hashable") from None
-        if id in self._named:
+            known = id in self._named
+        except Exception as error:
+            raise IdentityError("id", id, "it must be hashable and comparable") from error
+        if known:
             raise DuplicateSequence(id)
 
     def _check_room(self, more: int) -> None:

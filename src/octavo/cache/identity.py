@@ -8,8 +8,9 @@ and interpreter seeds.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-from octavo.checks import check_int, has_entries
+from octavo.checks import check_int, entries_of
 from octavo.errors import IdentityError
 
 MediaKey = tuple[tuple[str | bytes | None, int, int], ...]
@@ -131,7 +132,7 @@ def read_extras(
     """
     if cross is None and isinstance(extras, tuple) and not extras:
         return NO_EXTRAS
-    items = [extras] if isinstance(extras, Extra) else _listed(extras)
+    items = [extras] if isinstance(extras, Extra) else _extras_in(extras)
     if cross is not None:
         items.append(_read_cross(cross))
     for item in items:
@@ -152,10 +153,10 @@ def read_extras(
     return Identity(tuple(root), tuple(media), inputs[0] if inputs else None)
 
 
-def _listed(extras: object) -> list[Extra]:
-    if not has_entries(extras):
-        raise IdentityError("extra", extras, "it must be a list of Salt, Adapter and Media")
-    return list(extras)
+def _extras_in(extras: object) -> list[Any]:
+    right = "it must be a list of Salt, Adapter, Media and CrossInput"
+    listed = list(extras) if isinstance(extras, (set, frozenset)) else extras  # they are sorted
+    return entries_of(listed, lambda: IdentityError("extra", extras, right))
 
 
 def _read_cross(cross: object) -> CrossInput:

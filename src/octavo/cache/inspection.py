@@ -19,7 +19,7 @@ def group_number(cache: Cache, name: str | None) -> int:
     if name is None:
         kept = [group.number for group in cache._core.groups if group.keeps_tokens]
         return int(kept[0]) if kept else 0
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise UnknownGroup(name, names)
     return names.index(name)
 

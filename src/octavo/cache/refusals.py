@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import Any
 
-from octavo.cache.arguments import Spread
+from octavo.cache.arguments import Spread, name_row
 from octavo.cache.sequence import Sequence
 from octavo.core import rows as why
 from octavo.core.commits import Core
@@ -18,6 +18,7 @@ from octavo.errors import (
     StaleSequence,
     StepError,
     TokenError,
+    quote,
 )
 from octavo.planner.plan import Plan
 
@@ -38,13 +39,15 @@ def extend_error(
     sequence = sequences[refused.place]
     if refused.why in _REFUSED_ROWS:
         return _REFUSED_ROWS[refused.why](sequence.id)
+    who = f"sequence {quote(sequence.id)}"
     if refused.why == why.LIMIT:
-        limit = f"the limit of sequence {sequence.id!r}"
+        limit = f"the limit of {who}, row {refused.place}"
         return CapacityError("length", refused.value, sequence.limit, limit)
     if refused.why == why.AHEAD:
-        words = f"sequence {sequence.id!r} knows {sequence.length} tokens"
+        words = f"{who} knows {sequence.length} tokens"
         if sequence.scheduled:
             words += f", and {sequence.scheduled} of them are scheduled already"
+        words += f"; row {refused.place}"
         return LengthError("count", refused.value, 0, refused.bound, words)
     if refused.why == why.DRAFTS:
         name = core.names[[group.keeps_state for group in core.groups].index(True)]
@@ -52,15 +55,17 @@ def extend_error(
     if refused.why != why.NOTHING:  # arguments are checked before the core sees them
         raise AssertionError(refused)
     most = spread.each if spread.counts is None else max(spread.counts)
-    return CapacityError("length", sequence.scheduled + most, sequence.limit, "its limit")
+    length = sequence.scheduled + most
+    return CapacityError("length", length, sequence.limit, f"the limit of {who}")
 
 
 _REFUSED_ROWS: dict[int, Callable[[object], OctavoError]] = {
     why.GONE: StaleSequence,
-    why.PREEMPTED: lambda name: StepError(f"sequence {name!r} is preempted; resume it first"),
+    why.PREEMPTED: lambda name: StepError(f"sequence {quote(name)} is preempted; resume it first"),
     why.TWICE: lambda name: DuplicateSequence(name, "stands in two rows"),
     why.STATE_LOST: lambda name: StepError(
-        f"the state of {name!r} went with an aborted step: commit first"
+        f"the state of sequence {quote(name)} went with an aborted step: commit the steps that are "
+        "open first"
     ),
 }
 
@@ -68,18 +73,18 @@ _REFUSED_ROWS: dict[int, Callable[[object], OctavoError]] = {
 def commit_error(core: Core, plan: Plan, refused: why.Refused, step: Any, ids: Any) -> OctavoError:
     """Why a step could not be committed with ``ids``."""
     if refused.why == why.TOKEN:
-        return TokenError(refused.place, ids[refused.place])
+        return TokenError(refused.place, ids[refused.place], where=name_row(step, refused.place))
     if refused.why == why.WINDOW:
         return rollback_error(core, plan, refused)
     if refused.why in (why.TOKENS, why.KEPT):  # checked before the core sees them
         raise AssertionError(refused)
-    sequence = step.sequences[refused.place]
+    sequence, who = step.sequences[refused.place], name_row(step, refused.place)
     if refused.why == why.LEARNS:
-        limit = f"the limit of sequence {sequence.id!r}"
-        return CapacityError("length", refused.value, sequence.limit, limit)
+        return CapacityError("length", refused.value, sequence.limit, f"the limit of {who}")
     if refused.why == why.LATER:
-        return StepError(f"a later step of {sequence.id!r} is open: all its positions stay")
-    words = f"sequence {sequence.id!r} would have KV for tokens it does not know"
+        return StepError(f"a later step of {who}, is open: keep all positions of this one")
+    lacks = refused.value - refused.bound
+    words = f"{who}, lacks {lacks} token{'s' if lacks > 1 else ''} for the positions it keeps"
     return LengthError("computed", refused.value, 0, refused.bound, words)
 
 

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from octavo.cache.identity import Identity
 from octavo.core.rows import Handle
 from octavo.core.sequences import NEVER
-from octavo.errors import uncopied
+from octavo.errors import quote, uncopied
 
 Ints = NDArray[np.int32]
+NO_HANDLE = "is not known to this cache: verbs take the handle that admit returned"
+"""Why what is no `Sequence` is refused."""
 
 
 class Sequence(Handle):
@@ -37,7 +39,7 @@ class Sequence(Handle):
 
     def __repr__(self) -> str:
         state = f"known {self.length}, scheduled {self.scheduled}, computed {self.computed}"
-        return f"<Sequence {self.id!r}: {state}, limit {self.limit}>"
+        return f"<Sequence {quote(self.id)}: {state}, limit {self.limit}>"
 
     @property
     def length(self) -> int:
@@ -83,5 +85,5 @@ class Sequence(Handle):
     def __del__(self) -> None:
         if self.row >= 0:
             self._cache._orphans.append((self.id, self.row))
-            text = f"sequence {self.id!r} was collected before it was released"
+            text = f"sequence {quote(self.id)} was collected before it was released"
             warnings.warn(text, ResourceWarning, stacklevel=2)

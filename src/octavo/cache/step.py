@@ -5,6 +5,7 @@ live.
 """
 
 from collections.abc import Callable
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -251,6 +252,8 @@ class Step(Pass):
         Cost: O(rows x columns), once.
         """
         views: dict[str | None, View] = self._views
+        if not isinstance(name, (str, NoneType)):
+            raise UnknownGroup(name, self.group_names)
         found = views.get(name)
         if found is None:
             if "groups" in self._values:
@@ -302,7 +305,7 @@ class Step(Pass):
             for group in self.core.groups:
                 if group.keeps_tokens:
                     return int(group.number)
-        elif name in self.core.names:
+        elif isinstance(name, str) and name in self.core.names:
             return int(self.core.names.index(name))
         raise UnknownGroup(name, self.core.names)
 
@@ -371,7 +374,9 @@ class Step(Pass):
         return tuple(s for at, (s, count) in enumerate(rows) if count and not is_row(step, at))
 
     def __repr__(self) -> str:
-        return f"<Step of {len(self.sequences)} rows and {self.input_ids.size} tokens>"
+        if self.core is None:
+            return f"<Step put together by hand, of {len(self.sequences)} rows>"
+        return f"<Step of {len(self.sequences)} rows and {self.tokens} tokens>"
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -399,7 +404,7 @@ class Step(Pass):
     def _given_group(self, name: str | None) -> Any:
         groups = self._values["groups"]
         if name is not None:
-            if name not in groups:
+            if not isinstance(name, str) or name not in groups:
                 raise UnknownGroup(name, list(groups))
             return groups[name]
         for view in groups.values():

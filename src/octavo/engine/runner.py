@@ -22,6 +22,7 @@ from octavo.integrations.transformers.attention import (
     takes_attention,
 )
 from octavo.integrations.transformers.models import length_bound_rope, spec_of
+from octavo.model.layers import kinds_in
 from octavo.model.spec import Attention
 from octavo.planner.request import Plan
 from octavo.storage import Storage
@@ -166,12 +167,12 @@ def check_servable(model: Any, plan: Plan) -> None:
         UnknownArchitecture, UnsupportedModel, PlanError: see Runner.
     """
     spec = spec_of(model)
-    kinds = {
-        type(kind).__name__ for kind in spec.layers if not isinstance(kind, cast("Any", Attention))
-    }
-    if kinds:
-        why = f"layers of kind {', '.join(sorted(kinds))} cannot be run yet, only Attention"
+    kinds = {type(kind).__name__ for layer in spec.layers for kind in kinds_in(layer)}
+    if others := sorted(kinds - {"Attention"}):
+        why = f"its layers keep {' and '.join(others)}, and the engine runs Attention alone"
         raise UnsupportedModel(spec.name, why)
+    if not all(isinstance(kind, cast("Any", Attention)) for kind in spec.layers):
+        raise UnsupportedModel(spec.name, "some of its layers keep nothing, or several things")
     if any(getattr(kind, "chunk", None) for kind in spec.layers):
         raise UnsupportedModel(spec.name, "layers that see their own chunk cannot be run yet")
     if not takes_attention(model):

@@ -200,7 +200,7 @@ def _check_rows(step: Step, view: GroupView) -> None:
         if array.size != tokens:
             raise LengthError(name, array.size, tokens, tokens, "one a token")
     if view.table.ndim != 2 or len(view.table) != rows or view.table.dtype != np.int32:
-        raise LengthError("table", view.table, None, None, f"int32[{rows}, columns]")
+        raise LengthError("table", view.table, None, None, f"it must be int32[{rows}, columns]")
     _check_queries(step)
     starts = step.query_start
     if (

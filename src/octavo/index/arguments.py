@@ -98,7 +98,7 @@ def check_step(step: Step, plan: Plan, group: str | None, form: Form) -> tuple[s
     """
     check_plan(plan, group)
     if not isinstance(step, Step):
-        raise LengthError("step", step, None, None, "what Cache.extend returned")
+        raise LengthError("step", step, None, None, "it must be what Cache.extend returned")
     if not step.sequences:
         raise LengthError("rows of the step", 0, 1, None)
     name, number, found = _group(step, group)

@@ -247,7 +247,9 @@ def merge(parts: Iterable[Attended[Any]], sink_logits: ArrayLike | None = None) 
     if sink_logits is not None:
         sinks, heads = as_reals("sink_logits", sink_logits, finite=True), lse.shape[1]
         if sinks.shape != (heads,):
-            raise LengthError("sink_logits", sinks.shape, None, None, f"[{heads}], one a head")
+            raise LengthError(
+                "sink_logits", sinks.shape, None, None, f"it must be [{heads}], one a head"
+            )
         total = np.logaddexp(lse, sinks)
     weights = np.exp(sums - np.where(np.isneginf(total), 0.0, total))[..., None]
     shares = np.where(np.isneginf(sums)[..., None], 0.0, weights * outs)

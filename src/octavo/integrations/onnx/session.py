@@ -93,7 +93,7 @@ class PagedSession:
     def _feeds(self, step: Step) -> Arrays:
         """The index inputs of the graph for a step, checked."""
         if not isinstance(step, Step):
-            raise LengthError("step", step, None, None, "what Cache.extend returned")
+            raise LengthError("step", step, None, None, "it must be what Cache.extend returned")
         _check_open(step)
         self._check(step)
         found: Arrays = {"input_ids": step.input_ids}

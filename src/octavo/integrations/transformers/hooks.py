@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from transformers import GenerationMixin
 
+from octavo.errors import uncopied
 from octavo.integrations.transformers.arguments import PassArguments
 from octavo.integrations.transformers.attention import NAME_WITH_MASKS, attention_of
 
@@ -50,6 +51,8 @@ class PromptTeller:
     Attributes:
         users: caches that follow the model.
     """
+
+    __reduce__ = uncopied("it stands in for a method of one model")
 
     def __init__(self, model: Any) -> None:
         self._model, self.users = weakref.ref(model), 0

@@ -38,7 +38,9 @@ def read_model(model: Any) -> ModelSpec:
         if isinstance(kind, Latent) and kind.indexer:
             raise UnsupportedModel(spec.name, "the keys of its indexer have no pages here")
         if not isinstance(kind, Attention | Latent | State | Shared):
-            raise UnsupportedModel(spec.name, f"layers of kind {type(kind).__name__} have no pages")
+            raise UnsupportedModel(
+                spec.name, f"its {type(kind).__name__} layers have no pages here"
+            )
     if not any(isinstance(kind, Attention | Latent) for _, kind in spec.kinds()):
         raise UnsupportedModel(spec.name, "no layer keeps tokens, so there is nothing to page")
     return spec

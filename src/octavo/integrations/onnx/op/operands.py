@@ -265,7 +265,7 @@ def _check_projections(inputs: Inputs, attributes: Attributes, *, packed: bool) 
     heads, kv_heads = attributes.num_heads, attributes.kv_num_heads
     parts = heads + 2 * kv_heads if packed else heads
     if inputs.query.ndim != 2 or inputs.query.shape[1] % parts or not inputs.query.shape[1]:
-        right = f"[tokens, a multiple of {parts} heads]"
+        right = f"it must be [tokens, a multiple of {parts} heads]"
         raise LengthError("shape of query", inputs.query.shape, None, None, right)
     tokens, head_size = inputs.query.shape[0], inputs.query.shape[1] // parts
     if head_size % 8:
@@ -284,7 +284,7 @@ def _check_caches(
     """Pages and page size."""
     width = (head_size + 1) // 2 if kv_dtype == "int4" else head_size
     if inputs.key_cache.ndim != 4:
-        right = "[pages, page_size, kv_num_heads, head_size]"
+        right = "it must be [pages, page_size, kv_num_heads, head_size]"
         raise LengthError("shape of key_cache", inputs.key_cache.shape, None, None, right)
     pages, page_size = inputs.key_cache.shape[:2]
     if page_size < 16 or page_size & (page_size - 1):
@@ -327,15 +327,15 @@ def _check_lengths(inputs: Inputs, tokens: int, pages: int, page_size: int) -> N
         if getattr(inputs, name) is not None:
             _check_type(name, getattr(inputs, name), "int32")
     if starts.ndim != 1 or starts.size < 2:
-        right = "[sequences + 1]"
+        right = "it must be [sequences + 1]"
         raise LengthError("shape of cumulative_sequence_length", starts.shape, None, None, right)
     rows = starts.size - 1
     _check_shape("past_seqlens", past, (rows,))
     if table.ndim != 2 or table.shape[0] != rows:
-        right = f"[{rows}, pages a sequence may have]"
+        right = f"it must be [{rows}, pages a sequence may have]"
         raise LengthError("shape of block_table", table.shape, None, None, right)
     if starts[0] != 0 or starts[-1] != tokens or (np.diff(starts) < 0).any():
-        right = f"from 0 to the {tokens} tokens of query, and never less than before"
+        right = f"it must rise from 0 to the {tokens} tokens of query and never fall"
         raise LengthError("cumulative_sequence_length", starts.tolist(), None, None, right)
     _check_entries("past_seqlens", past, 0, table.shape[1] * page_size)
     _check_entries("block_table", table, -1, pages - 1)
@@ -348,7 +348,9 @@ def _check_lengths(inputs: Inputs, tokens: int, pages: int, page_size: int) -> N
         _check_type("attention_metadata", inputs.attention_metadata, "int32")
         if inputs.attention_metadata.shape not in ((2,), (3,)):
             shape = inputs.attention_metadata.shape
-            raise LengthError("shape of attention_metadata", shape, None, None, "[2] or [3]")
+            raise LengthError(
+                "shape of attention_metadata", shape, None, None, "it must be [2] or [3]"
+            )
         _check_entries("attention_metadata", inputs.attention_metadata, 0, None)
 
 
@@ -367,7 +369,7 @@ def _check_rotary(inputs: Inputs, attributes: Attributes, head_size: int) -> Non
         fits = table.ndim == 2 and table.shape[1] % 8 == 0 and table.shape == cos.shape
         room = head_size - attributes.rotary_offset
         if not fits or not 0 < 2 * table.shape[1] <= room:
-            right = f"[positions, a multiple of 8 of at most {room // 2}], both alike"
+            right = f"it must be [positions, a multiple of 8, at most {room // 2}], both alike"
             raise LengthError(f"shape of {name}", table.shape, None, None, right)
     if attributes.do_rotary:
         longest = inputs.past_seqlens + np.diff(inputs.cumulative_sequence_length)
