@@ -29,6 +29,7 @@ from octavo.model.lifetimes import Chunked, Lifetime, Window
 from octavo.planner.pools import GroupPlan, PoolPlan
 from octavo.scheduling import Scheduler
 from octavo.simulation import routers, settings
+from octavo.simulation.lines import Entry, JsonLines
 from octavo.simulation.pools import Pool
 from octavo.simulation.report import Run
 from octavo.simulation.requests import AnswerTokens, Job, Trace, TraceRequest
@@ -46,6 +47,7 @@ NOT_HERE = {
     "integrations.transformers.passes.ModelPass": "it has a step, which refuses",
     "integrations.onnx.runners.PagedAttention": "an operator of onnx",
     "attention.kernels.cpu.KernelCall": "numbers of a call in C",
+    "simulation.lines.CsvLines": "as JsonLines, with a header",
     "testing.world.Record": "it has a sequence, which refuses",
     "testing.world.OpenStep": "it has a step, which refuses",
     "testing.machine.CacheMachine": "Hypothesis makes it",
@@ -128,6 +130,7 @@ def _values():
         Run(settings.Setting(plan), [Tally()]),
         Kernel(max, None, int, int),
     )
+    yield from (Entry(own=3, output_length=2), JsonLines())
     yield from (routers.RoundRobin(), routers.LeastLoaded(), routers.LongestPrefix())
     yield from (SHAPES[0], Report(), Text([1, 2, 3]), Router(SHAPES[0]), Chance(3))
     yield from (Decoder(64, 32, 1, 2, 64, Attention(1, 16, 16), 64), Fields({"a": 1}, {}))

@@ -47,7 +47,8 @@ def arrays_of(
     if out is None:
         return {name: np.empty(shape, dtypes.get(name, INT32)) for name, shape in shapes.items()}
     if not isinstance(out, kind):
-        raise LengthError("out", out, None, None, f"a {kind.__name__} emitted before")
+        right = f"it must be a {kind.__name__} the function returned"
+        raise LengthError("out", out, None, None, right)
     found = {}
     for name, shape in shapes.items():
         given, dtype = getattr(out, name), dtypes.get(name, INT32)
@@ -103,7 +104,7 @@ def _refuse_array(name: str, given: Any, axes: int, dtype: np.dtype[Any], step: 
     elif hasattr(given, "device"):
         said = f"{type(given).__name__} of {given.dtype} on {given.device}"
         said += " that requires_grad" if getattr(given, "requires_grad", False) else ""
-    right = f"a writeable, contiguous {dtype} array, or tensor on the CPU, of {axes} axes"
+    right = f"it must be a contiguous {dtype} array or tensor on the CPU, writeable, of {axes} axes"
     raise LengthError(f"out.{name}", said, None, None, right)
 
 

@@ -209,7 +209,7 @@ def check_prompt(ids: object, mask: object) -> None:
     """Raise LengthError or TokenError unless these are ids [B, T] and a mask of them."""
     for name, given in (("input_ids", ids), ("attention_mask", mask)):
         if not isinstance(given, torch.Tensor) and (given is not None or name == "input_ids"):
-            raise LengthError(name, type(given).__name__, None, None, "a tensor [B, T]")
+            raise LengthError(name, type(given).__name__, None, None, "it must be a tensor [B, T]")
     assert isinstance(ids, torch.Tensor)
     if ids.ndim != 2:
         raise LengthError("axes of input_ids", ids.ndim, 2, 2, "one id a token")

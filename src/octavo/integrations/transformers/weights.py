@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from octavo.errors import uncopied
+
 
 class _Weight(NamedTuple):
     """One parameter or buffer as it was."""
@@ -34,6 +36,8 @@ class Weights:
     Args:
         model: whose; known weakly.
     """
+
+    __reduce__ = uncopied("it watches the weights of one model")
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model: weakref.ref[torch.nn.Module] = weakref.ref(model)
