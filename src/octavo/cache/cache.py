@@ -632,7 +632,7 @@ class Cache:
             LengthError: no multiple of the page size, or not beyond what is scheduled.
             UnknownSequence, StaleSequence.
 
-        Cost: O(stops).
+        Cost: O(log stops).
         """
         core, start = self._core, self._check(sequence).scheduled
         position = check_int("position", position, start + 1)

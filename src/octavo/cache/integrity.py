@@ -231,7 +231,7 @@ def _held(
     for step in steps:
         for _, number, kept, _ in step.kept:
             yield number, list(kept)
-    for number, source, _ in core.pending:
+    for (number, _), source in core.pending.items():
         yield number, [source]
 
 

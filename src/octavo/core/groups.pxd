@@ -29,5 +29,5 @@ cdef class Group:
     @cython.locals(stop=int, start=int, count=int, from_prompt=int, from_branch=int, warm=int, column=int, page=int, marked=bint)
     cdef int slide(self, int row, long long position, int prompt, int branch) except -1
     cdef int unit(self, int length) except -1
-    @cython.locals(column=int, page=int)
+    @cython.locals(first=int, column=int, page=int)
     cpdef list held(self, int row, int columns)

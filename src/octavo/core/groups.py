@@ -150,9 +150,11 @@ class Group:
         return ((length + self.units - 1) % self.units) * self.parts
 
     def held(self, row: int, columns: int) -> list[int]:
-        """The pages of a row's leading columns, those that are held. O(columns)."""
-        pages = []
-        for column in range(columns):
+        """The pages of a row's leading columns, those that are held. O(sinks + columns kept)."""
+        pages, first = [], self.first[row]
+        for column in range(min(first, self.sinks, columns)):
+            pages.append(self.entry(row, column))
+        for column in range(first, columns):
             page = self.entry(row, column)
             if page:
                 pages.append(page)

@@ -141,6 +141,7 @@ class Moves(SharedPrefixes):
         self.ids.free(row)
         self.preempted[row] = 0
         self.promised[row] = 0
+        self.forked[row] = 0
         self.private[row] = 0
         self.cross[row] = 0
         self.known[row] = 0
@@ -196,6 +197,8 @@ class Moves(SharedPrefixes):
         self.private[child] = self.private[row]
         self.special[row] = 1
         self.special[child] = 1
+        self.forked[row] = 1
+        self.forked[child] = 1
         self.index.users[self.front[row]] += 1
         node = self.front[row]
         while node != self.tip[row]:
@@ -207,7 +210,7 @@ class Moves(SharedPrefixes):
             for tag in tags.values():
                 self.index.tags.keep(tag)
         stops = self.stops[row]
-        self.stops[child] = None if stops is None else set(stops)
+        self.stops[child] = None if stops is None else list(stops)
         self.aim(child)
         fetches = self.fetches[row]
         self.fetches[child] = None if fetches is None else list(fetches)

@@ -22,11 +22,12 @@ cdef class Sequences:
     cdef public bint publishes, states, sliding, crosses
     cdef public PrefixIndex index
     cdef public PagePool pool
-    cdef public list groups, names, stops, tags, fetches, guaranteed, pending
+    cdef public list groups, names, stops, tags, fetches, guaranteed
+    cdef public dict pending
     cdef public Arena ids
     cdef public Places places
     cdef public int[::1] known, scheduled, computed, limit, floor, stop, tip, front, root, shared, prompt
-    cdef public int[::1] branch, cross, special, private, promised, preempted, opened, moving
+    cdef public int[::1] branch, cross, special, private, promised, forked, preempted, opened, moving
     cdef public int[::1] waiting, spare
     cdef public long long[::1] epoch, wants, owed
     cdef public object stored

@@ -78,7 +78,7 @@ class Sequences:
     Attributes:
         known, scheduled, computed, limit: by row, positions; limit 0: the row is free.
         floor: by row, the lowest position its states reach back to.
-        stop: by row, the next position a state should be kept at; ``stops`` has them all.
+        stop: by row, the next position a state should be kept at; ``stops`` has all, sorted.
         tip: by row, the node of its last full page that is computed; ``front``, of the last that is
             known; ``root``, the one before the first.
         shared: by row, positions whose content is known: pages beyond are never shared.
@@ -98,7 +98,8 @@ class Sequences:
         states, sliding, crosses: whether any group keeps states, gives pages back, keeps inputs.
         clock: counts what a step may be older than: steps made, rows that ended or were preempted.
         stored: called with group, node and page when a page is published; None: nobody listens.
-        pending: (group, from, to) of pages to be copied with the next step; ``from`` is held.
+        forked: by row, whether it ever shared what it holds with a fork.
+        pending: by (group, page), the page that the next step copies there; it is held till then.
         wants, owed: by group, pages of the rows of a step, and of guaranteed rows beyond it.
     """
 
@@ -140,15 +141,16 @@ class Sequences:
         self.special = ints(parts.rows)
         self.private = ints(parts.rows)
         self.promised = ints(parts.rows)
+        self.forked = ints(parts.rows)
         self.preempted = ints(parts.rows)
         self.opened = ints(parts.rows)
         self.moving = ints(parts.rows)
         self.waiting = ints(parts.rows)
-        self.stops: list[set[int] | None] = [None] * parts.rows
+        self.stops: list[list[int] | None] = [None] * parts.rows
         self.tags: list[dict[int, int] | None] = [None] * parts.rows
         self.fetches: list[list[tuple[int, tuple[int, ...]]] | None] = [None] * parts.rows
         self.guaranteed: list[int] = []
-        self.pending: list[tuple[int, int, int]] = []
+        self.pending: dict[tuple[int, int], int] = {}
         self.spare = ints(parts.rows)  # rows that were in use and are free
         self.spares = 0
         self.touched = 0  # rows from here on were never in use
@@ -308,14 +310,15 @@ class Sequences:
         """Add to ``wants`` what a guaranteed row would need again if its state were lost.
 
         Positions since the last one kept are computed again: pages that others hold are not given
-        back, and columns that windows dropped are needed anew. O(columns).
+        back, and columns that windows dropped are needed anew. O(groups), of a fork O(columns):
+        such a row shares with nobody else.
         """
         for group in self.groups:
             if group.keeps_tokens:
                 first = group.first[row]
                 self.wants[group.number] += first - min(first, group.sinks)
                 space = group.space()
-                for column in range(self.columns(group, row)):
+                for column in range(self.columns(group, row) if self.forked[row] else 0):
                     page = group.entry(row, column)
                     if page and space.holders[page] > 1:
                         self.wants[group.number] += 1

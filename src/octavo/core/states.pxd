@@ -5,8 +5,10 @@ from octavo.core.spaces cimport Space
 
 cdef class KeptStates(Sequences):
     cpdef void stop_at(self, int row, set positions) except *
-    @cython.locals(start=int, best=int, stop=int)
+    @cython.locals(stops=list, at=Py_ssize_t)
     cdef void aim(self, int row) except *
+    @cython.locals(stops=list, at=Py_ssize_t)
+    cdef bint is_stop(self, int row, int position) except -1
     @cython.locals(page=int)
     cpdef void fetch(self, int row, Group group, int node) except *
     @cython.locals(number=int, page=int)
@@ -22,7 +24,6 @@ cdef class KeptStates(Sequences):
     cdef bint give_up_state(self, Group group) except -1
     @cython.locals(tip=int)
     cdef void keep_state(self, Group group, int row, tuple pages) except *
-    @cython.locals(other=int, origin=int, filled=int)
     cdef void copy_later(self, int number, int source, int target) except *
-    @cython.locals(number=int, source=int, target=int)
+    @cython.locals(source=int, target=int)
     cdef void forget_copies(self, Group group, int row) except *

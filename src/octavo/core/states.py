@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+
 from octavo.core.groups import Group
 from octavo.core.sequences import NEVER, Sequences
 
@@ -10,21 +12,30 @@ class KeptStates(Sequences):
     """The rows of one cache, and the states it keeps."""
 
     def stop_at(self, row: int, positions: set[int]) -> None:
-        """Ask for states after these positions, where steps end there. O(stops)."""
+        """Ask for states after these positions, where steps end there. O(positions log stops)."""
         stops = self.stops[row]
-        self.stops[row] = positions if stops is None else stops | positions
+        if stops is None:
+            stops = []
+            self.stops[row] = stops
+        for position in sorted(positions):
+            if not self.is_stop(row, position):
+                insort(stops, position)
         self.aim(row)
 
     def aim(self, row: int) -> None:
-        """Note the next position a state should be kept at. O(stops)."""
+        """Note the next position a state should be kept at. O(log stops)."""
+        stops = self.stops[row]
+        if stops is not None:
+            at = bisect_right(stops, self.scheduled[row])
+            self.stop[row] = stops[at] if at < len(stops) else NEVER
+
+    def is_stop(self, row: int, position: int) -> bool:
+        """Whether a state should be kept after a position. O(log stops)."""
         stops = self.stops[row]
         if stops is None:
-            return
-        start, best = self.scheduled[row], NEVER
-        for stop in stops:
-            if start < stop < best:
-                best = stop
-        self.stop[row] = best
+            return False
+        at = bisect_left(stops, position)
+        return at < len(stops) and stops[at] == position
 
     def fetch(self, row: int, group: Group, node: int) -> None:
         """Hold the state kept after a node until the row's next step has copied it. O(parts)."""
@@ -104,9 +115,10 @@ class KeptStates(Sequences):
         if group.most > 0 and len(kept) >= group.most and not self.give_up_state(group):
             return
         self.pool.publish_bundle(group.number, pages, tip)
-        stops = self.stops[row]
-        if stops is not None:
-            stops.discard(self.computed[row])
+        if self.is_stop(row, self.computed[row]):
+            stops = self.stops[row]
+            assert stops is not None
+            stops.remove(self.computed[row])
         if self.stored is not None:
             self.stored(group.number, tip, pages[0])
 
@@ -115,19 +127,13 @@ class KeptStates(Sequences):
 
         A source that waits to be filled itself stands for what it will be filled from.
         """
-        for other, origin, filled in self.pending:
-            if other == number and filled == source:
-                source = origin
+        source = self.pending.get((number, source), source)
         self.pool.retain(number, source)
-        self.pending.append((number, source, target))
+        self.pending[number, target] = source
 
     def forget_copies(self, group: Group, row: int) -> None:
-        """Whoever was to get copies into a row's states is gone. O(pending copies)."""
-        targets = set(group.held(row, group.units * group.parts))
-        kept = []
-        for number, source, target in self.pending:
-            if number == group.number and target in targets:
-                self.pool.release(number, source, False)
-            else:
-                kept.append((number, source, target))
-        self.pending = kept
+        """Whoever was to get copies into a row's states is gone. O(units x parts)."""
+        for target in group.held(row, group.units * group.parts):
+            source = self.pending.pop((group.number, target), 0)
+            if source:
+                self.pool.release(group.number, source, False)

@@ -254,10 +254,10 @@ class Steps(StepBlocks):
         self.begin_pages(step)
         if self.crosses:
             self.begin_crosses(step, rows)
-        copies = self.pending
+        copies = [(number, source, page) for (number, page), source in self.pending.items()]
         given: list[tuple[int, int]] = []
         fetched = [(number, source) for number, source, _ in copies]
-        self.pending = []
+        self.pending = {}
         for i in range(rows.count):
             row = rows.data[i]
             start, end = self.scheduled[row], self.target[row]
@@ -358,9 +358,9 @@ class Steps(StepBlocks):
         """Pages to keep the states of rows that come to a stop in. O(rows)."""
         for i in range(rows.count):
             row = rows.data[i]
-            stops, end = self.stops[row], self.target[row]
+            end = self.target[row]
             if self.stop[row] <= end and end > self.scheduled[row]:
-                if stops is not None and end in stops:
+                if self.is_stop(row, end):
                     self.place_snapshot(step, row, end)
 
     def place_snapshot(self, step: Pass, row: int, end: int) -> None:
