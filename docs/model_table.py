@@ -99,7 +99,7 @@ def _per_sequence(kind: LayerKind) -> int:
 def _example(name: str, family: Family) -> tuple[str, str, str]:
     """The figures of the family's model when nothing is said."""
     try:
-        spec = ModelSpec(name, tuple(family.read(Fields({}, family.defaults))))
+        spec = ModelSpec(name, tuple(family.read(Fields({}, family.defaults, name))))
     except ConfigError as error:
         return (f"depends on `{error.field}`, which has no default or none that fits", "", "")
     return _figures(spec)

@@ -18,7 +18,7 @@ from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Stats
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.errors import CapacityError, NeverFits, OctavoError, OutOfPages, PlanError
-from octavo.model.layers import Attention, Cross, Latent, Shared, State
+from octavo.model.layers import Attention, Compressed, Cross, Latent, Shared, State
 from octavo.model.spec import ModelSpec
 from octavo.planner.plan import Plan
 from octavo.planner.request import memory_for, plan
@@ -32,6 +32,7 @@ __all__ = [
     "Cache",
     "CapacityError",
     "Committed",
+    "Compressed",
     "Cross",
     "CrossInput",
     "Explanation",

@@ -10,6 +10,7 @@ from octavo import Attention, Cross, Latent, ModelSpec, Shared, State
 from octavo.errors import ConfigError, UnknownArchitecture
 from octavo.model.configs import DEFAULTS, FAMILIES, known_architectures
 from octavo.model.configs.families import REMOTE, REQUIRED
+from octavo.model.configs.names import NAMES, OWN_NAMES
 from octavo.model.configs.nested import ENCODERS, WRAPPERS
 
 read = ModelSpec.from_config
@@ -74,8 +75,10 @@ HOSTED = sorted(set(FAMILIES) - set(REMOTE))
 def of_the_class(family, field):
     """The default of ``field`` in the class of transformers; KeyError where it has no such one."""
     made = CONFIG_MAPPING[family]
-    name = made.attribute_map.get(field, field)
-    own = {item.name: item for item in dataclasses.fields(made)}[name]
+    names = {**NAMES, **OWN_NAMES.get(family, {})}.get(field, (field,))
+    own = {item.name: item for item in dataclasses.fields(made)}
+    name = made.attribute_map.get(field, next((n for n in names if n in own), field))
+    own = own[name]
     if own.default_factory is not dataclasses.MISSING:
         return own.default_factory()
     return None if own.default is dataclasses.MISSING else own.default
@@ -94,6 +97,7 @@ RULES = {
     ("gpt_neo", "attention_types"): [[["global", "local"], 12]],
     ("kimi_linear", "max_position_embeddings"): 1048576,
     ("longcat_flash", "num_hidden_layers"): 28,
+    ("mamba2", "num_attention_heads"): None,
     ("mpt", "max_position_embeddings"): 2048,
     ("speech_to_text", "max_position_embeddings"): 1024,
     ("whisper", "max_position_embeddings"): 448,
@@ -440,7 +444,6 @@ def test_contradictions_are_named():
     )
     assert ("hybrid_override_pattern", None) == refused(model_type="nemotron_h")
     assert ("kv_lora_rank", 0) == refused(model_type="deepseek_v3", kv_lora_rank=0)
-    assert ("kv_lora_rank", None) == refused(model_type="deepseek_v3", kv_lora_rank=None)
     assert ("indexer_types", ["full"]) == refused(model_type="glm_moe_dsa", indexer_types=["full"])
     assert ("num_kv_heads", 3) == refused(
         model_type="falcon", new_decoder_architecture=True, num_kv_heads=3

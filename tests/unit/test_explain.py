@@ -61,6 +61,7 @@ def test_explanation_of_a_model():
         f"memory     1 MiB = {parts} bytes",
         "capacity   3,272 tokens: 51.12 sequences of 64",
         "reuse      prefixes in steps of 4 tokens",
+        "note       weights: not given; the memory is the cache's alone",
     ] == plan.explain().splitlines()
 
 
@@ -83,6 +84,7 @@ filled      1,047,552 = kept 1,037,899 + padding 9,653 bytes, as sequences of 64
 capacity    4,076 tokens: 52.46 sequences of 64
 reuse       prefixes in steps of 4 tokens, at saved states only (328 bytes each, as many as 1 token)
 in flight   524,288 bytes while a step of 2,048 tokens runs, once for all sequences: 31 sequences of 64 with it
+note        weights: not given; the memory is the cache's alone
 """  # noqa: E501
 
 
@@ -104,7 +106,10 @@ def test_explanation_of_groups():
         ({"dtype": "int4", "scales": "token"}, "x 4/8 bytes + 1 layer x 2 scales x 4 bytes"),
         ({"dtype": "fp8"}, "1 layer x (512 + 4 scales x 4 + 64 x 2) bytes = 656 bytes"),
         ({"weights": 1000, "utilization": 0.5}, "524,288 x 0.5 - 1,000 weights = 261,144 bytes"),
-        ({"tp": 2}, "small, 1 layer; all figures are of one rank (tp 2)"),
+        (
+            {"tp": 2},
+            "small, 1 layer; bytes are of one rank (tp 2), sequences and tokens of all together",
+        ),
         ({"draft": ModelSpec("d", (Attention(1, 4, 4),))}, "x 2 bytes + 16 of the draft = 144"),
         ({}, "depth      1,024 bytes a running sequence beside this cache, for 8 positions"),
     ],

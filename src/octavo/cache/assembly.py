@@ -23,10 +23,13 @@ def assemble(
     """An empty core of ``rows`` rows. O(1): memory is touched when it is used.
 
     Raises:
-        PlanError: no such policy, or more slots than int32 has.
+        PlanError: no such policy, more slots than int32 has, or rows of several tokens.
         LengthError: the policy's lanes are out of range.
     """
     plans = list(plan.groups.values())
+    if any(group.lifetime.form == "rows" for group in plans):
+        right = "rows that stand for several tokens are planned here, and kept by no cache yet"
+        raise PlanError("groups", list(plan.groups), right)
     ids, places = Arena(rows), Places(rows)
     index = PrefixIndex(plan.page_size, len(plans), ids)
     pool = _make_pool(plan, plans, index, find_policy(policy))

@@ -77,9 +77,9 @@ def memory_pieces(plan: Plan) -> list[Piece]:
     budget, memory = plan.budget, plan.memory
     if budget is None or memory is None:
         return []
-    taken = memory.weights + memory.activations + memory.other
+    taken = (memory.weights or 0) + memory.activations + memory.other
     pieces = [
-        Piece("weights", memory.weights, "taken"),
+        Piece("weights", memory.weights or 0, "taken"),
         Piece("activations", memory.activations, "taken2"),
         Piece("other", memory.other, "taken3"),
         Piece("not to be used", memory.device - memory.available - taken, "taken3"),
@@ -120,7 +120,7 @@ def _by_group(plan: Plan, payload: int) -> list[Piece]:
 
 def _color(group: GroupPlan) -> str:
     """One colour a kind of group, on every page."""
-    if group.lifetime.form != "tokens":
+    if not group.grows:
         return {"state": "c3", "cross": "c4"}[group.lifetime.form]
     if not group.slides:
         return "c0"

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import octavo
 from octavo.checkpoints import hub
 from octavo.cli import arguments, comparing
 from octavo.errors import BudgetTooSmall
+from octavo.model.configs.weights import weights_beside
 from octavo.model.spec import ModelSpec
 from octavo.planner.explain import counted, enough
 from octavo.planner.plan import Plan
@@ -17,7 +19,8 @@ from octavo.planner.pools import parents
 from octavo.planner.request import memory_for
 
 _SIZES = {
-    "weights": "bytes of it that the model's weights take",
+    "weights": "bytes of it that the model's weights take (default: those beside the config, "
+    "where they are there)",
     "activations": "bytes of it that the largest forward pass takes",
     "other": "bytes of it that anything else takes",
 }
@@ -67,7 +70,11 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     )
     for name, what in _SIZES.items():
         parser.add_argument(
-            f"--{name}", type=arguments.memory, default=0, metavar="SIZE", help=f"{what}"
+            f"--{name}",
+            type=arguments.memory,
+            default=None if name == "weights" else 0,
+            metavar="SIZE",
+            help=what,
         )
 
 
@@ -90,6 +97,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         default="fp32",
         help="element type of recurrent states (default: %(default)s)",
     )
+    parser.add_argument(
+        "--indexer-dtype",
+        choices=("fp8", "bf16", "fp16", "fp32"),
+        default="fp8",
+        help="element type of an indexer's keys (default: %(default)s, with its scales)",
+    )
     arguments.add_page_size(parser)
     parser.add_argument(
         "--layout",
@@ -102,7 +115,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
             type=arguments.whole_number(1),
             default=1,
             metavar="N",
-            help=f"ranks that {what}; figures are of one rank (default: 1)",
+            help=f"ranks that {what}; bytes are of one rank (default: 1)",
         )
     parser.add_argument(
         "--mtp",
@@ -121,6 +134,13 @@ def _add_sequences(parser: argparse.ArgumentParser) -> None:
         help="longest sequence in tokens, such as 32768 or 32k (1024s) (default: the model's own)",
     )
     parser.add_argument(
+        "--input-tokens",
+        type=arguments.length,
+        metavar="N",
+        help="positions of the image or recording that cross attention sees (default: as many as "
+        "the model says; where it does not say, they are left out)",
+    )
+    parser.add_argument(
         "--max-seqs",
         type=arguments.whole_number(1),
         metavar="N",
@@ -135,6 +155,7 @@ def run(options: argparse.Namespace) -> None:
         there = f"has {counted(len(spec.mtp), 'prediction layer')}"
         raise arguments.UsageError(f"--mtp is {options.mtp}; the config {there}")
     spec = spec.with_mtp(options.mtp)
+    spec = _with_weights(spec, options)
     wanted = _wanted(options)
     plan = _planned(spec, options.memory, wanted, options.max_seqs)
     wish = None if options.max_seqs is None else _wish(spec, plan, options.max_seqs, wanted)
@@ -161,6 +182,18 @@ def run(options: argparse.Namespace) -> None:
             print("", *comparing.lines(rows, options.compare), sep="\n")
 
 
+def _with_weights(spec: ModelSpec, options: argparse.Namespace) -> ModelSpec:
+    """Sets ``options.weights``, where it is not given, to those beside the config, with a note."""
+    found = weights_beside(_config(options.config)) if options.weights is None else None
+    if found is None:
+        return spec
+    ranks = options.tp * options.pp
+    options.weights = -(-found.bytes // ranks)
+    told = f"weights: {found.bytes:,} bytes, from {found.file}"
+    told += f", {options.weights:,} on each of {ranks} ranks" if ranks > 1 else ""
+    return replace(spec, notes=(*spec.notes, told))
+
+
 def _planned(spec: ModelSpec, memory: int, wanted: dict[str, Any], sequences: int | None) -> Plan:
     """The plan; where so many sequences do not fit one without them, and without the length."""
     if sequences is None:
@@ -175,7 +208,8 @@ def _planned(spec: ModelSpec, memory: int, wanted: dict[str, Any], sequences: in
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
     """Arguments of `octavo.plan` but for spec and memory."""
     names = ("utilization", *_SIZES, "dtype", "scales", "state_dtype", "page_size", "layout")
-    given = {name: getattr(options, name) for name in (*names, "tp", "pp")}
+    more = ("indexer_dtype", "input_tokens", "tp", "pp")
+    given = {name: getattr(options, name) for name in (*names, *more)}
     return given | {"max_length": options.max_len}
 
 

@@ -3,7 +3,7 @@
 Knows shapes and how long they are kept. Does not know pages, element types or whole models.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.checks import check_int
 from octavo.errors import ConfigError
@@ -21,6 +21,7 @@ class Attention:
         sink_tokens: first positions a windowed layer keeps seeing.
         sink_logits: whether the softmax denominator has a learned extra term (no KV).
         chunk: tokens of a chunk where a query sees its own chunk only; None: no chunks.
+        indexer: elements of the key a sparse-attention indexer keeps beside it; 0: there is none.
     """
 
     kv_heads: int
@@ -30,11 +31,13 @@ class Attention:
     sink_tokens: int = 0
     sink_logits: bool = False
     chunk: int | None = None
+    indexer: int = 0
 
     def __post_init__(self) -> None:
         for name in ("kv_heads", "k_dim", "v_dim"):
             check_int(name, getattr(self, name), 1)
         check_int("sink_tokens", self.sink_tokens, 0)
+        check_int("indexer", self.indexer, 0)
         for name in ("window", "chunk"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), 1)
@@ -69,6 +72,30 @@ class Latent:
         check_int("indexer", self.indexer, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """A layer that keeps one row for every few tokens.
+
+    Attributes:
+        every: tokens that one row stands for; fewer than so many leave none.
+        rank: elements of the row without positions; 0: there is an indexer's key alone.
+        rope: elements of the row that carry positions.
+        indexer: elements of the key a sparse-attention indexer keeps beside it; 0: there is none.
+    """
+
+    every: int
+    rank: int = 0
+    rope: int = 0
+    indexer: int = 0
+
+    def __post_init__(self) -> None:
+        check_int("every", self.every, 2)
+        for name in ("rank", "rope", "indexer"):
+            check_int(name, getattr(self, name), 0)
+        if not self.rank and (self.rope or not self.indexer):
+            raise ConfigError("rank", self.rank, "a row holds something: at least 1")
+
+
 Shape = tuple[int, ...]
 
 
@@ -79,20 +106,35 @@ class State:
     Attributes:
         recurrent: shape of the recurrent tensor; an int is a shape of one axis.
         conv: shape of the convolution's last inputs, (channels, kernel - 1); empty: there is none.
+        groups: sets of channels of the convolution that several heads share; no layer differs from
+            another by them, but ranks that they do not divide over each keep one.
+        group_channels: channels of one set; 0: heads share none.
+        rows: shape of the last rows, in the element type of keys and values, (tokens, elements);
+            empty: there are none.
+        buffer: shape of what a row is computed from once it is whole; empty: there is none.
     """
 
     recurrent: Shape | int
     conv: Shape = ()
+    groups: int = field(default=0, compare=False)
+    group_channels: int = field(default=0, compare=False)
+    rows: Shape = ()
+    buffer: Shape = ()
 
     def __post_init__(self) -> None:
         recurrent = self.recurrent
         if not isinstance(recurrent, tuple):
             object.__setattr__(self, "recurrent", (check_int("recurrent", recurrent, 1),))
-        for name in ("recurrent", "conv"):
+        for name in ("recurrent", "conv", "rows", "buffer"):
             for size in getattr(self, name):
                 check_int(name, size, 1)
-        if not self.recurrent and not self.conv:
+        if not (self.recurrent or self.conv or self.rows or self.buffer):
             raise ConfigError("recurrent", self.recurrent, "a state has at least one tensor")
+        for name in ("groups", "group_channels"):
+            check_int(name, getattr(self, name), 0)
+        shared = self.groups * self.group_channels
+        if shared and (not self.conv or shared >= self.conv[0]):
+            raise ConfigError("groups", self.groups, "heads share less than all channels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +177,7 @@ class Shared:
         check_int("layer", self.layer, 0)
 
 
-LayerKind = Attention | Latent | State | Cross | Shared
+LayerKind = Attention | Latent | Compressed | State | Cross | Shared
 """Everything a layer can keep."""
 Layer = LayerKind | tuple[LayerKind, ...]
 """A layer: one kind, several side by side, or none at all."""

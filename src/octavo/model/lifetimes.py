@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.checks import check_int
-from octavo.model.layers import Attention, Cross, LayerKind, State
+from octavo.model.layers import Attention, Compressed, Cross, LayerKind, State
 
 Int64s = NDArray[np.int64]
-Form = Literal["tokens", "state", "cross"]
+Form = Literal["tokens", "rows", "state", "cross"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Lifetime:
     """Base: every token is kept (full attention).
 
     Attributes:
-        form: what a page holds: consecutive tokens, one state, or part of a cross-attended input.
+        form: what a page holds: consecutive tokens, rows of several tokens each, one state, or part
+            of a cross-attended input.
     """
 
     form: Form = "tokens"
@@ -127,6 +128,18 @@ class Chunked(Lifetime):
         return min(-(-length // page_size), -(-tokens // page_size) + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Rows(Lifetime):
+    """A row for every ``every`` tokens, as long as its sequence lives; a page holds rows."""
+
+    every: int = 1
+
+    def steady_pages(self, length: int, page_size: int, spare: int = 0) -> int:
+        """Pages of the rows that are whole. O(1)."""
+        del spare
+        return -(-(length // self.every) // page_size)
+
+
 FULL = Lifetime()
 """Every token, as long as its sequence lives."""
 
@@ -137,6 +150,8 @@ def lifetime_of(kind: LayerKind) -> Lifetime:
         return Lifetime("state")
     if isinstance(kind, Cross):
         return Lifetime("cross")
+    if isinstance(kind, Compressed):
+        return Rows("rows", every=check_int("every", kind.every, 2))
     if isinstance(kind, Attention) and kind.window is not None:
         window = check_int("window", kind.window, 1)
         return Window(window=window, sink_tokens=check_int("sink_tokens", kind.sink_tokens, 0))
@@ -153,4 +168,6 @@ def group_name(kind: LayerKind) -> str:
         return f"window_{lifetime.window}{sinks}"
     if isinstance(lifetime, Chunked):
         return f"chunked_{lifetime.chunk}"
+    if isinstance(lifetime, Rows):
+        return f"every_{lifetime.every}"
     return "full" if lifetime.form == "tokens" else lifetime.form

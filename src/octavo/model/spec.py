@@ -4,7 +4,7 @@ Knows layers, not pages, bytes of a budget, devices or weights.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from octavo.checks import check_int
 from octavo.errors import ConfigError
 from octavo.model.layers import (
     Attention,
+    Compressed,
     Cross,
     Latent,
     Layer,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attention",
+    "Compressed",
     "Cross",
     "Latent",
     "Layer",
@@ -50,6 +52,8 @@ class ModelSpec:
         mtp: further layers that predict more than one token, used only where a draft is wanted.
         depth: a second decoder that runs anew for every position, over a cache of
             ``depth.max_length`` positions (speech models over codebooks); None: there is none.
+        notes: what a reader of the config's figures should know, a sentence each; no two specs
+            differ by them.
     """
 
     name: str
@@ -57,6 +61,7 @@ class ModelSpec:
     max_length: int | None = None
     mtp: tuple[Layer, ...] = ()
     depth: "ModelSpec | None" = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, tuple) or not any(kinds_in(item) for item in self.layers):
@@ -64,7 +69,7 @@ class ModelSpec:
             raise ConfigError("layers", self.layers, right)
         for number, kind in self.kinds():
             if not isinstance(kind, LayerKind):
-                right = "each must be an Attention, a Latent, a State, a Cross or a Shared"
+                right = "each must be an Attention, Latent, Compressed, State, Cross or Shared"
                 raise ConfigError("layers", kind, right)
             if isinstance(kind, Shared):
                 self._check_shared(number, kind)
@@ -95,6 +100,17 @@ class ModelSpec:
         wanted = most if count is None else check_int("mtp", count, 0, most, why)
         return replace(self, layers=self.layers + self.mtp[:wanted], mtp=self.mtp[wanted:])
 
+    def in_context(self) -> "ModelSpec":
+        """The same model; windows and chunks of ``max_length`` tokens or more are none. O(layers)."""
+        length = self.max_length
+        if length is None:
+            return self
+        layers, mtp = (
+            tuple(_whole_layer(layer, length) for layer in layers)
+            for layers in (self.layers, self.mtp)
+        )
+        return replace(self, layers=layers, mtp=mtp)
+
     @classmethod
     def from_config(cls, config: str | PathLike[str] | Mapping[str, Any]) -> "ModelSpec":
         """Read a Hugging Face ``config.json``.
@@ -116,4 +132,26 @@ class ModelSpec:
     @classmethod
     def _of(cls, found: "ModelLayers") -> "ModelSpec":
         depth = None if found.depth is None else cls._of(found.depth)
-        return cls(found.name, found.layers, found.max_length, found.mtp, depth)
+        notes = found.notes
+        return cls(found.name, found.layers, found.max_length, found.mtp, depth, notes)
+
+
+def _whole_layer(layer: Layer, length: int) -> Layer:
+    """The layer without a window or chunk of at least ``length`` tokens."""
+    if isinstance(layer, tuple):
+        return tuple(_whole(kind, length) for kind in layer)
+    return _whole(layer, length)
+
+
+def _whole(kind: LayerKind, length: int) -> LayerKind:
+    if isinstance(kind, Shared) and isinstance(kind.kind, Attention):
+        return replace(kind, kind=_whole_attention(kind.kind, length))
+    return _whole_attention(kind, length) if isinstance(kind, Attention) else kind
+
+
+def _whole_attention(kind: Attention, length: int) -> Attention:
+    if kind.window is not None and kind.window >= length:
+        return replace(kind, window=None, sink_tokens=0)
+    if kind.chunk is not None and kind.chunk >= length:
+        return replace(kind, chunk=None)
+    return kind

@@ -61,7 +61,7 @@ class Memory(NamedTuple):
     Attributes:
         device: bytes of the memory, or those given to the cache where nothing else is named.
         utilization: share of it that may be used, as text.
-        weights: bytes of the model.
+        weights: bytes of the model; None: not given.
         activations: bytes of the largest forward pass.
         other: bytes of anything else.
         available: what is left for the cache; negative where nothing is.
@@ -69,7 +69,7 @@ class Memory(NamedTuple):
 
     device: int
     utilization: str
-    weights: int
+    weights: int | None
     activations: int
     other: int
     available: int
@@ -84,14 +84,14 @@ class Memory(NamedTuple):
 
     def device_for(self, available: int) -> int:
         """The fewest bytes of a device that leave so many for the cache. O(1)."""
-        taken = self.weights + self.activations + self.other
+        taken = (self.weights or 0) + self.activations + self.other
         return -(-(available + taken) // _fraction(self.utilization))
 
 
 def available_memory(
     memory: int | str | Sequence[int | str],
     utilization: float | str = 1,
-    weights: int | str = 0,
+    weights: int | str | None = None,
     activations: int | str = 0,
     other: int | str = 0,
 ) -> Memory:
@@ -108,12 +108,10 @@ def available_memory(
         device = min(parse_memory(each) for each in memory)
     else:
         device = parse_memory(memory)
-    taken = [
-        parse_memory(size, name)
-        for name, size in (("weights", weights), ("activations", activations), ("other", other))
-    ]
-    left = int(device * share) - sum(taken)
-    return Memory(device, str(utilization), taken[0], taken[1], taken[2], left)
+    model = None if weights is None else parse_memory(weights, "weights")
+    forward, rest = parse_memory(activations, "activations"), parse_memory(other, "other")
+    left = int(device * share) - (model or 0) - forward - rest
+    return Memory(device, str(utilization), model, forward, rest, left)
 
 
 def _fraction(utilization: object) -> "Fraction":

@@ -10,7 +10,16 @@ from typing import Literal, NamedTuple, get_args
 from octavo.errors import PlanError
 from octavo.model.dtypes import DTYPES, DType
 from octavo.model.dtypes import dtype as find_dtype
-from octavo.model.layers import Attention, Cross, Latent, LayerKind, Shape, Shared, State
+from octavo.model.layers import (
+    Attention,
+    Compressed,
+    Cross,
+    Latent,
+    LayerKind,
+    Shape,
+    Shared,
+    State,
+)
 from octavo.model.lifetimes import group_name
 from octavo.model.spec import ModelSpec
 
@@ -18,6 +27,8 @@ Order = Literal["token", "head"]
 Scales = Literal["none", "tensor", "token", "head"]
 LATENT_TILE = 128
 """Elements of a quantised latent, or of an indexer's key, that share one scale."""
+STATES = ("recurrent", "conv", "rows", "buffer")
+"""Names of components of constant size a sequence."""
 _FP32, _BF16, _FP8 = DTYPES["fp32"], DTYPES["bf16"], DTYPES["fp8"]
 
 
@@ -30,12 +41,19 @@ class Elements(NamedTuple):
             page), ``token`` (one fp32 a token each) or ``head`` (one a token and head each).
         recurrent: of recurrent tensors.
         conv: of the inputs a convolution keeps.
+        indexer: of the keys of an indexer; fp8 with a scale for each 128 elements.
     """
 
     kv: DType
     scales: Scales
     recurrent: DType
     conv: DType
+    indexer: DType = _FP8
+
+    @property
+    def rows(self) -> DType:
+        """Of the last rows that a state keeps: as keys and values, where not quantised."""
+        return self.kv if self.kv.bits > 8 else _BF16
 
 
 class Component(NamedTuple):
@@ -44,7 +62,8 @@ class Component(NamedTuple):
     Attributes:
         layer: index in the model.
         group: name.
-        name: key, value, latent, rope, indexer, recurrent, conv, or one of them and ``_scale``.
+        name: key, value, latent, rope, indexer, recurrent, conv, rows, buffer, or one of them and
+            ``_scale``.
         dtype: element type.
         shape: of one page.
         bytes: of one page.
@@ -66,13 +85,18 @@ class Component(NamedTuple):
 
 
 def read_elements(
-    dtype: str | DType, scales: str | None, state_dtype: str | DType, conv_dtype: str | DType | None
+    dtype: str | DType,
+    scales: str | None,
+    state_dtype: str | DType,
+    conv_dtype: str | DType | None,
+    indexer_dtype: str | DType = "fp8",
 ) -> Elements:
     """Element types, checked.
 
     Args:
         scales: None: ``head`` for int8 and int4, else ``none``.
         conv_dtype: None: as keys and values, where those are not quantised, else bf16.
+        indexer_dtype: fp8, which has scales, or 16 bits or more.
 
     Raises:
         PlanError: unknown, or scales where nothing is quantised.
@@ -90,7 +114,10 @@ def read_elements(
     conv = _state_type(
         "conv_dtype", (kv if kv.bits > 8 else _BF16) if conv_dtype is None else conv_dtype
     )
-    return Elements(kv, chosen, recurrent, conv)  # type: ignore[arg-type]
+    indexer = find_dtype(indexer_dtype)
+    if indexer.bits < 16 and indexer != _FP8:
+        raise PlanError("indexer_dtype", indexer.name, "it must be fp8, bf16, fp16 or fp32")
+    return Elements(kv, chosen, recurrent, conv, indexer)  # type: ignore[arg-type]
 
 
 def _state_type(name: str, wanted: str | DType) -> DType:
@@ -139,7 +166,7 @@ def _parts(
 ) -> Iterator[tuple[str, DType, Shape]]:
     if isinstance(kind, State):
         yield from _state(kind, elements)
-    elif isinstance(kind, Latent):
+    elif isinstance(kind, Latent | Compressed):
         yield from _latent(kind, elements, page_size)
     elif not isinstance(kind, Shared):
         yield from _attention(kind, elements, page_size, order)
@@ -155,14 +182,29 @@ def _attention(
         shape = outer if elements.scales == "head" else (page_size,)
         yield "key_scale", _FP32, shape
         yield "value_scale", _FP32, shape
+    if isinstance(kind, Attention):
+        yield from _indexer(kind.indexer, elements, page_size)
 
 
-def _latent(kind: Latent, elements: Elements, page_size: int) -> Iterator[tuple[str, DType, Shape]]:
+def _indexer(size: int, elements: Elements, page_size: int) -> Iterator[tuple[str, DType, Shape]]:
+    """The key of an indexer, with its scales in fp8."""
+    if not size:
+        return
+    yield "indexer", elements.indexer, (page_size, size)
+    if elements.indexer == _FP8:
+        yield "indexer_scale", _FP32, (page_size, -(-size // LATENT_TILE))
+
+
+def _latent(
+    kind: Latent | Compressed, elements: Elements, page_size: int
+) -> Iterator[tuple[str, DType, Shape]]:
     """A row of latent and position part; in fp8 the latent has a scale for each tile of it.
 
     Source of the quantised row (512 fp8, 4 fp32 scales, 64 bf16: 656 bytes): FlashMLA.
     """
-    if elements.kv.bits > 8:
+    if not kind.rank:
+        pass  # an indexer's key alone
+    elif elements.kv.bits > 8:
         yield "latent", elements.kv, (page_size, kind.rank + kind.rope)
     elif elements.kv.name.startswith("fp8"):
         yield "latent", elements.kv, (page_size, kind.rank)
@@ -171,9 +213,7 @@ def _latent(kind: Latent, elements: Elements, page_size: int) -> Iterator[tuple[
             yield "rope", _BF16, (page_size, kind.rope)
     else:
         raise PlanError("dtype", elements.kv.name, "latents are kept in fp8 or wider")
-    if kind.indexer:
-        yield "indexer", _FP8, (page_size, kind.indexer)
-        yield "indexer_scale", _FP32, (page_size, -(-kind.indexer // LATENT_TILE))
+    yield from _indexer(kind.indexer, elements, page_size)
 
 
 def _state(kind: State, elements: Elements) -> Iterator[tuple[str, DType, Shape]]:
@@ -182,3 +222,7 @@ def _state(kind: State, elements: Elements) -> Iterator[tuple[str, DType, Shape]
         yield "recurrent", elements.recurrent, recurrent
     if kind.conv:
         yield "conv", elements.conv, kind.conv
+    if kind.rows:
+        yield "rows", elements.rows, kind.rows
+    if kind.buffer:
+        yield "buffer", elements.recurrent, kind.buffer

@@ -3,6 +3,7 @@
 from typing import Any
 
 from octavo.planner import sizes
+from octavo.planner.notes import notes_of
 from octavo.planner.pools import GroupPlan, PoolPlan, max_sequences, max_sequences_in_flight
 from octavo.planner.solve import longest_alone
 
@@ -19,6 +20,7 @@ def plan_as_dict(plan: PoolPlan) -> dict[str, Any]:
         "scales": elements.scales if elements else None,
         "state_dtype": elements.recurrent.name if elements else None,
         "conv_dtype": elements.conv.name if elements else None,
+        "indexer_dtype": elements.indexer.name if elements else None,
         "page_size": plan.page_size,
         "max_length": longest,
         "tp": plan.tp,
@@ -33,6 +35,7 @@ def plan_as_dict(plan: PoolPlan) -> dict[str, Any]:
         "bytes_per_token": sizes.bytes_per_token(plan),
         "bytes_per_token_beyond_windows": sizes.bytes_per_token_beyond_windows(plan),
         "fixed_bytes_per_sequence": sizes.fixed_bytes_per_sequence(plan),
+        "buffer_bytes_per_sequence": sizes.buffer_bytes(plan),
         "sequence_bytes": sizes.sequence_bytes(plan, longest),
         "sequence_bytes_without_windows": sizes.bytes_per_token(plan) * longest
         + sizes.fixed_bytes_per_sequence(plan),
@@ -48,6 +51,7 @@ def plan_as_dict(plan: PoolPlan) -> dict[str, Any]:
             "state_tokens": sizes.state_tokens(plan),
         },
         "groups": [_group(group, plan) for group in plan.groups.values()],
+        "notes": notes_of(plan),
         "memory": plan.memory._asdict() if plan.memory else None,
         "budget": plan.budget._asdict() if plan.budget else None,
     }
@@ -72,5 +76,6 @@ def _group(group: GroupPlan, plan: PoolPlan) -> dict[str, Any]:
         "window": getattr(group.lifetime, "window", None),
         "sink_tokens": group.lifetime.sinks,
         "chunk": getattr(group.lifetime, "chunk", None),
+        "every": group.every,
         "max_addressable_pages": min(reach, default=None),
     }

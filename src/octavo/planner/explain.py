@@ -6,9 +6,11 @@ Computes nothing a plan does not know.
 from collections.abc import Sequence
 from math import prod
 
-from octavo.model.layers import Attention, Cross, Latent, LayerKind, Shared, State
+from octavo.model.layers import Attention, Compressed, Cross, Latent, LayerKind, Shared, State
 from octavo.planner import sizes
 from octavo.planner.budget import Budget
+from octavo.planner.components import LATENT_TILE
+from octavo.planner.notes import notes_of
 from octavo.planner.pools import GroupPlan, PoolPlan, max_sequences, max_sequences_in_flight
 from octavo.planner.solve import longest_alone, scored_length
 
@@ -48,6 +50,7 @@ def terms(plan: PoolPlan) -> list[Line]:
         *_in_flight(plan),
         *_depth(plan),
         *_left_out(plan),
+        *(("note", sentence) for sentence in notes_of(plan)),
     ]
 
 
@@ -98,7 +101,11 @@ def _model(plan: PoolPlan) -> str:
     assert plan.spec is not None
     shares = [f"tp {plan.tp}"] if plan.tp > 1 else []
     shares += [f"pp {len(plan.stages)}"] if plan.stages else []
-    ranks = f"; all figures are of one rank ({', '.join(shares)})" if shares else ""
+    ranks = ""
+    if shares:
+        ranks = (
+            f"; bytes are of one rank ({', '.join(shares)}), sequences and tokens of all together"
+        )
     if plan.stages:
         ranks += f": rank {plan._rank + 1}, which has room for the fewest pages"
         if plan.packed:
@@ -149,11 +156,17 @@ def group_rows(plan: PoolPlan) -> list[list[str]]:
     rows = [[*head, "a parent"] if plan.packed else head]
     for group in plan.groups.values():
         usable = plan.usable_pages * group.pages_per_parent
-        token = f"{group.kept_bytes // plan.page_size:,}" if group.lifetime.form != "state" else "-"
+        size = group.kept_bytes // plan.page_size
+        token = "-" if group.lifetime.form == "state" else _share(size, group.every)
         row = [group.name, f"{len(group.layers)}", keeps(group), token, f"{group.page_bytes:,}"]
         row += [f"{group.page_bytes - group.kept_bytes // group.parts:,}", f"{usable:,}"]
         rows.append([*row, f"{group.pages_per_parent:,}"] if plan.packed else row)
     return rows
+
+
+def _share(size: int, every: int) -> str:
+    """Bytes a token of a row of so many that stands for several."""
+    return f"{size / every:,.2f}".removesuffix(".00") if every > 1 else f"{size:,}"
 
 
 def keeps(group: GroupPlan) -> str:
@@ -167,6 +180,8 @@ def keeps(group: GroupPlan) -> str:
         return f"its chunk of {chunk:,} tokens"
     if life.form == "state":
         return "one state" + (f" in {group.parts} pages" if group.parts > 1 else "")
+    if life.form == "rows":
+        return f"a row for every {group.every:,} tokens"
     return "every token" if life.form == "tokens" else "another input"
 
 
@@ -192,7 +207,9 @@ def _arithmetic(plan: PoolPlan) -> str:
 
 def _shape(kind: LayerKind) -> LayerKind:
     """The kind without what does not change its bytes."""
-    return Attention(kind.kv_heads, kind.k_dim, kind.v_dim) if isinstance(kind, Attention) else kind
+    if isinstance(kind, Attention):
+        return Attention(kind.kv_heads, kind.k_dim, kind.v_dim, indexer=kind.indexer)
+    return kind
 
 
 def _term(kind: LayerKind, count: int, plan: PoolPlan) -> str:
@@ -203,22 +220,37 @@ def _term(kind: LayerKind, count: int, plan: PoolPlan) -> str:
         heads = counted(kind.kv_heads, "head")
         text = f"{layers} x {heads} x ({kind.k_dim} + {kind.v_dim}) x {size}"
         scales = {"head": 2 * kind.kv_heads, "token": 2}.get(plan.elements.scales, 0)
-        return text + (f" + {layers} x {scales} scales x 4 bytes" if scales else "")
-    assert isinstance(kind, Latent)
-    if kv.bits > 8:
+        text += f" + {layers} x {scales} scales x 4 bytes" if scales else ""
+        return text + (f" + {layers} x {_indexer(kind.indexer, plan)}" if kind.indexer else "")
+    assert isinstance(kind, Latent | Compressed)
+    if not kind.rank:
+        row = ""
+    elif kv.bits > 8:
         row = f"({kind.rank} + {kind.rope}) x {size}"
     else:
         row = f"({kind.rank} + {-(-kind.rank // 128)} scales x 4 + {kind.rope} x 2) bytes"
-    if not kind.indexer:
-        return f"{layers} x {row}"
-    return f"{layers} x ({row} + indexer {kind.indexer} + {-(-kind.indexer // 128)} x 4 bytes)"
+    if kind.indexer:
+        row = f"({row} + {_indexer(kind.indexer, plan)})" if row else _indexer(kind.indexer, plan)
+    return f"{layers} x {row}" + (f" / {kind.every}" if isinstance(kind, Compressed) else "")
+
+
+def _indexer(elements: int, plan: PoolPlan) -> str:
+    """The key of an indexer, in bytes."""
+    assert plan.elements is not None
+    if plan.elements.indexer.bits > 8:
+        return f"indexer {elements} x {plan.elements.indexer.bytes} bytes"
+    return f"indexer {elements} + {-(-elements // LATENT_TILE)} x 4 bytes"
 
 
 def _fixed(plan: PoolPlan) -> list[Line]:
     size = sizes.fixed_bytes_per_sequence(plan)
-    if not size:
-        return []
-    return [("fixed", f"{_states(plan)} = {size:,} bytes a sequence, whatever its length")]
+    lines = []
+    if size:
+        lines.append(("fixed", f"{_states(plan)} = {size:,} bytes a sequence, whatever its length"))
+    if buffers := sizes.buffer_bytes(plan):
+        text = f"{buffers:,} bytes a sequence of what rows are computed from, beside these"
+        lines.append(("buffers", text))
+    return lines
 
 
 def _states(plan: PoolPlan) -> str:
@@ -231,12 +263,18 @@ def _states(plan: PoolPlan) -> str:
             counts[kind] = counts.get(kind, 0) + 1
     listed, known = [], 0
     for kind, count in counts.items():
-        parts = [(kind.recurrent, plan.elements.recurrent), (kind.conv, plan.elements.conv)]
+        parts = [
+            (kind.recurrent, plan.elements.recurrent),
+            (kind.conv, plan.elements.conv),
+            (kind.rows, plan.elements.rows),
+        ]
         shapes = [
             (shape if isinstance(shape, tuple) else (shape,), dtype)
             for shape, dtype in parts
             if shape
         ]
+        if not shapes:
+            continue
         known += count * sum(dtype.size(prod(shape)) for shape, dtype in shapes)
         products = [
             " x ".join([*map(str, shape), f"{dtype.bits // 8} bytes"]) for shape, dtype in shapes

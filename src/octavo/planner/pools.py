@@ -30,14 +30,14 @@ class GroupPlan:
     """Layers that keep tokens for equally long and share one page table.
 
     Attributes:
-        name: full, window_W, window_W_sS, chunked_C, state, cross, or the engine's own.
+        name: full, window_W, window_W_sS, chunked_C, every_N, state, cross, or the engine's own.
         layers: indices in the model.
         page_bytes: bytes of one page over all its layers, of a packed plan with its padding.
         lifetime: how long it keeps what it holds.
         pages_per_parent: K: its pages in a parent of a packed plan; 1 where all groups share pages.
         parts: pages one state takes; 1 for groups that keep tokens.
-        kept_bytes: bytes of a page (of a state) that hold something: of one token times the page
-            size, without any padding; 0 for a plan without bytes.
+        kept_bytes: bytes of a page (of a state) that hold something: of one token, or row, times
+            the page size, without any padding; 0 for a plan without bytes.
         input_tokens: positions of the input that cross attention sees, where it is always as long.
     """
 
@@ -52,15 +52,25 @@ class GroupPlan:
 
     def steady_pages(self, length: int, page_size: int) -> int:
         """Pages of a sequence of ``length`` tokens; unknown cross inputs as none. O(1)."""
-        if self.lifetime.form == "tokens":
+        if self.grows:
             return self.lifetime.steady_pages(length, page_size)
         return self.parts if self.lifetime.form == "state" else -(-self.input_tokens // page_size)
 
     def kept_tokens(self, length: int) -> int:
-        """Tokens it keeps of a sequence of ``length``, without page rounding. O(1)."""
-        if self.lifetime.form == "tokens":
+        """Tokens, or rows, it keeps of a sequence of ``length``, without page rounding. O(1)."""
+        if self.grows:
             return self.lifetime.steady_pages(length, 1)
         return self.input_tokens
+
+    @property
+    def grows(self) -> bool:
+        """Whether it keeps tokens, or rows of them, more of a longer sequence."""
+        return self.lifetime.form in ("tokens", "rows")
+
+    @property
+    def every(self) -> int:
+        """Tokens that one of its rows stands for."""
+        return getattr(self.lifetime, "every", 1)
 
     @property
     def slides(self) -> bool:
@@ -73,6 +83,8 @@ class PlanRequest(NamedTuple):
 
     Attributes:
         sequences: None: one, in the steady state; else so many with a step in flight.
+        stages: each rank's share of the model, by pipeline stage.
+        spec: the whole model.
     """
 
     memory: Memory
@@ -86,6 +98,7 @@ class PlanRequest(NamedTuple):
     max_step_tokens: int
     tp: int
     stages: list[ModelSpec]
+    spec: ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

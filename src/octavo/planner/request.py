@@ -9,6 +9,7 @@ from typing import Any, TypeGuard, get_args
 
 from octavo.errors import BudgetTooSmall, PlanError
 from octavo.model.dtypes import DType
+from octavo.model.layers import Cross, LayerKind
 from octavo.model.spec import ModelSpec
 from octavo.planner.budget import MAX_BYTES, available_memory
 from octavo.planner.components import Order, read_elements
@@ -29,6 +30,7 @@ def plan(
     scales: str | None = None,
     state_dtype: str | DType = "fp32",
     conv_dtype: str | DType | None = None,
+    indexer_dtype: str | DType = "fp8",
     max_length: int | None = None,
     sequences: int | None = None,
     order: Order = "token",
@@ -38,15 +40,16 @@ def plan(
     max_step_tokens: int = 2048,
     tp: int = 1,
     pp: int = 1,
+    input_tokens: int | None = None,
     utilization: float | str = 1,
-    weights: int | str = 0,
+    weights: int | str | None = None,
     activations: int | str = 0,
     other: int | str = 0,
 ) -> Plan:
     """How many pages of ``spec`` fit into ``memory``, and where each byte goes.
 
     Args:
-        spec: what the model's layers keep.
+        spec: what the model's layers keep; a window that holds the longest sequence is none.
         memory: of one rank, in bytes or as text such as ``"16GiB"`` (1024s) or ``"16GB"`` (1000s);
             of several ranks the one with the least counts.
         page_size: tokens a page holds, at most the longest sequence. In the flat layouts pages
@@ -56,6 +59,8 @@ def plan(
             ``head`` for int8 and int4, else ``none``.
         state_dtype: element type of recurrent tensors.
         conv_dtype: element type of convolution inputs; None: as keys and values.
+        indexer_dtype: element type of an indexer's keys: ``fp8``, with a scale for each 128
+            elements, or one of 16 bits or more.
         max_length: longest sequence in tokens, which must fit; None: the model's own, or as many
             tokens as fit if that is less.
         sequences: so many of ``max_length`` (else of one token) must fit at once, beside what a
@@ -66,9 +71,13 @@ def plan(
         draft: a draft model: its layers keep pages beside the model's, on every rank.
         kernel: name of the attention kernel that will read the pages; its demands are checked.
         max_step_tokens: most tokens a step computes.
-        tp: ranks that share each layer's heads. pp: ranks that each take some of the layers.
+        tp: ranks that share each layer's heads: it divides the key/value heads or is a multiple of
+            them. pp: ranks that each take some of the layers.
+        input_tokens: positions of the other input that cross attention sees; None: as many as the
+            model says, and where it does not say they are left out.
         utilization: share of ``memory`` that may be used.
-        weights, activations, other: bytes of it that are not the cache's.
+        weights, activations, other: bytes of it that are not the cache's; weights as None are not
+            given, and the plan says so.
 
     Raises:
         PlanError: an argument out of range; it names the argument and what would be right.
@@ -80,20 +89,24 @@ def plan(
     from octavo.planner.solve import plan_ranks  # here: engines with their own storage need none
 
     _check_words(spec, draft, order, layout)
+    if input_tokens is not None:
+        spec = _with_inputs(spec, _check("input_tokens", input_tokens, MAX_PAGES))
+    spec = spec.in_context()
     wanted = None if max_length is None else _check("max_length", max_length, MAX_PAGES)
     tp = _check("tp", tp, None)
     request = PlanRequest(
         memory=available_memory(memory, utilization, weights, activations, other),
         page_size=_check("page_size", page_size, wanted or spec.max_length),
-        elements=read_elements(dtype, scales, state_dtype, conv_dtype),
+        elements=read_elements(dtype, scales, state_dtype, conv_dtype, indexer_dtype),
         wanted=wanted,
         sequences=None if sequences is None else _check("sequences", sequences, None),
         order=order,
         layout=layout,
-        draft=None if draft is None else shard(draft, tp),
+        draft=None if draft is None else shard(draft.in_context(), tp),
         max_step_tokens=_check("max_step_tokens", max_step_tokens, None),
         tp=tp,
         stages=stages_of(shard(spec, tp), _check("pp", pp, len(spec.layers))),
+        spec=spec,
     )
     if kernel is not None:
         from octavo.planner.kernels import check_kernel
@@ -144,6 +157,24 @@ def memory_for(spec: ModelSpec, *, sequences: int, length: int, **options: Any) 
     except BudgetTooSmall as error:
         return error.need
     raise AssertionError("nothing fits into no memory")
+
+
+def _with_inputs(spec: ModelSpec, length: int) -> ModelSpec:
+    """The model with cross inputs of so many positions.
+
+    Raises:
+        PlanError: it has no cross attention.
+    """
+
+    def told(kind: LayerKind) -> LayerKind:
+        return replace(kind, length=length) if isinstance(kind, Cross) else kind
+
+    layers = tuple(
+        tuple(map(told, item)) if isinstance(item, tuple) else told(item) for item in spec.layers
+    )
+    if layers == spec.layers and not any(isinstance(kind, Cross) for _, kind in spec.kinds()):
+        raise PlanError("input_tokens", length, f"{spec.name} has no cross attention")
+    return replace(spec, layers=layers)
 
 
 def _check_words(spec: object, draft: object, order: object, layout: object) -> None:

@@ -1,14 +1,15 @@
 """One rank's share of a model: heads by tensor parallelism, layers by pipeline stages.
 
 Key/value heads are divided where there are enough and replicated where there are fewer than ranks;
-a latent is replicated, never divided. Knows specs and numbers.
+a latent, a row of several tokens and an indexer's key are replicated, never divided. Knows specs
+and numbers.
 """
 
 from dataclasses import replace
 from itertools import pairwise
 
 from octavo.errors import PlanError
-from octavo.model.layers import Attention, Latent, Layer, LayerKind, Shared, State
+from octavo.model.layers import Attention, Compressed, Latent, Layer, LayerKind, Shared, State
 from octavo.model.spec import ModelSpec
 
 
@@ -41,8 +42,9 @@ def _share(kind: LayerKind, tp: int) -> LayerKind:
     if isinstance(kind, Shared):
         return kind if kind.kind is None else Shared(kind.layer, _share_tokens(kind.kind, tp))
     if isinstance(kind, State):
-        recurrent = kind.recurrent if isinstance(kind.recurrent, tuple) else (kind.recurrent,)
-        return State(_divide(recurrent, tp), _divide(kind.conv, tp))
+        return _share_state(kind, tp)
+    if isinstance(kind, Compressed):
+        return kind
     return replace(kind, kv_heads=rank_heads(kind.kv_heads, tp))
 
 
@@ -52,17 +54,29 @@ def _share_tokens(kind: Attention | Latent, tp: int) -> Attention | Latent:
     return replace(kind, kv_heads=rank_heads(kind.kv_heads, tp))
 
 
-def rank_heads(kv_heads: int, tp: int) -> int:
-    """Key/value heads of one rank. O(1).
+def rank_heads(kv_heads: int, tp: int, what: str = "key/value heads") -> int:
+    """Key/value heads of one rank: its part of them, or one that others have too. O(1).
 
     Raises:
-        PlanError: more heads than ranks that do not divide.
+        PlanError: ranks and heads of which neither divides the other.
     """
-    if kv_heads < tp:
-        return 1
-    if kv_heads % tp:
-        raise PlanError("tp", tp, f"it must divide the {kv_heads} key/value heads")
-    return kv_heads // tp
+    if kv_heads % tp and tp % kv_heads:
+        right = f"it must divide the {kv_heads} {what} or be a multiple of them"
+        raise PlanError("tp", tp, right)
+    return max(1, kv_heads // tp)
+
+
+def _share_state(kind: State, tp: int) -> State:
+    """A state's heads are divided; channels that heads share are where ranks do not divide them."""
+    recurrent = kind.recurrent if isinstance(kind.recurrent, tuple) else (kind.recurrent,)
+    recurrent = _divide(recurrent, tp)
+    shared = kind.groups * kind.group_channels
+    if not shared:
+        return replace(kind, recurrent=recurrent, conv=_divide(kind.conv, tp))
+    groups = rank_heads(kind.groups, tp, "groups of a state")
+    own, *rest = _divide((kind.conv[0] - shared, *kind.conv[1:]), tp)
+    conv = (own + groups * kind.group_channels, *rest)
+    return replace(kind, recurrent=recurrent, conv=conv, groups=groups)
 
 
 def _divide(shape: tuple[int, ...], tp: int) -> tuple[int, ...]:

@@ -4,32 +4,54 @@ Exact integers. *Kept* bytes are those of keys, values and states alone, without
 """
 
 from collections.abc import Iterable
+from math import lcm
 
 from octavo.checks import check_int
-from octavo.model.lifetimes import FULL
+from octavo.model.layers import State
+from octavo.model.spec import ModelSpec
 from octavo.planner.components import components_of
 from octavo.planner.pools import MAX_PAGES, GroupPlan, PoolPlan
 
 
 def bytes_per_token(plan: PoolPlan) -> int:
     """Bytes one token adds while every layer keeps it, without padding. O(groups)."""
-    return _token_bytes(plan, (g for g in plan.groups.values() if g.lifetime.form == "tokens"))
+    return _token_bytes(plan, (group for group in plan.groups.values() if group.grows))
 
 
 def bytes_per_token_beyond_windows(plan: PoolPlan) -> int:
     """Bytes one token adds once every window is full. O(groups)."""
-    return _token_bytes(plan, (g for g in plan.groups.values() if g.lifetime == FULL))
+    kept = (group for group in plan.groups.values() if group.grows and not group.slides)
+    return _token_bytes(plan, kept)
 
 
 def _token_bytes(plan: PoolPlan, groups: Iterable[GroupPlan]) -> int:
-    return sum(group.kept_bytes for group in groups) // plan.page_size
+    """Those of a token, and of a row of several tokens its part; rounded up."""
+    rows = [(group.kept_bytes // plan.page_size, group.every) for group in groups]
+    whole = lcm(*(every for _, every in rows))
+    return -(-sum(size * (whole // every) for size, every in rows) // whole)
 
 
 def fixed_bytes_per_sequence(plan: PoolPlan) -> int:
-    """Bytes whatever the length: a state of each group of states, a cross input. O(groups)."""
-    return state_bytes(plan) + sum(
+    """Bytes whatever the length: a state of each group of states, a cross input.
+
+    Without `buffer_bytes`, which are told by themselves. O(layers).
+    """
+    inputs = (
         group.kept_bytes // plan.page_size * group.input_tokens for group in plan.groups.values()
     )
+    return state_bytes(plan) - buffer_bytes(plan) + sum(inputs)
+
+
+def buffer_bytes(plan: PoolPlan) -> int:
+    """Bytes a sequence of what rows of several tokens are computed from. O(layers)."""
+    if plan.spec is None or plan.elements is None or not _has_buffers(plan.spec):
+        return 0
+    found = components_of(plan.spec, plan.elements, plan.page_size, plan.order)
+    return sum(component.bytes for component in found if component.name == "buffer")
+
+
+def _has_buffers(spec: ModelSpec) -> bool:
+    return any(isinstance(kind, State) and kind.buffer for _, kind in spec.kinds())
 
 
 def state_bytes(plan: PoolPlan) -> int:

@@ -12,7 +12,7 @@ from octavo.model.layers import Cross, Shared, State
 from octavo.model.lifetimes import Lifetime, group_name, lifetime_of
 from octavo.model.spec import ModelSpec
 from octavo.planner.budget import Budget, divide
-from octavo.planner.components import Component, components_of
+from octavo.planner.components import STATES, Component, components_of
 from octavo.planner.geometry import Part, Row, fit_geometry
 from octavo.planner.layouts import (
     Flat,
@@ -151,14 +151,14 @@ def _lifetimes(spec: ModelSpec, draft: ModelSpec | None) -> dict[str, Lifetime]:
     return dict(sorted(found.items(), key=lambda item: _ORDER[item[1].form]))
 
 
-_ORDER = {"tokens": 0, "state": 1, "cross": 2}
+_ORDER = {"tokens": 0, "rows": 1, "state": 2, "cross": 3}
 
 
 def _covering(spec: ModelSpec, request: PlanRequest, page_size: int) -> int:
     """The page size at which the widest row covers every state, where ids count in every group."""
     rows: dict[tuple[str, int], list[Part]] = {}
     for component in _components(spec, request, 1):
-        is_state = component.name in ("recurrent", "conv")
+        is_state = component.name in STATES
         part = Part(component.name, *((0, component.bytes) if is_state else (component.bytes, 0)))
         layer = -1 - component.layer if component.draft else component.layer
         rows.setdefault((component.group, layer), []).append(part)
@@ -236,7 +236,7 @@ def _plan_packed(
 def _wished(lifetime: Lifetime, request: PlanRequest, spec: ModelSpec) -> int:
     """Pages of a group, a state as one, that the sequences wanted take at once."""
     many, length = request.sequences or 1, request.wanted or spec.max_length or 1
-    if lifetime.form != "tokens":
+    if lifetime.form in ("state", "cross"):
         return many * (
             1 if lifetime.form == "state" else -(-_input_tokens(spec) // request.page_size)
         )
@@ -332,7 +332,7 @@ def _made(
 def _with_length(made: PoolPlan, request: PlanRequest) -> PoolPlan | None:
     """The plan with its longest sequence; None: the sequences wanted do not fit."""
     assert made.spec is not None
-    if not parents(made, 1, 1):
+    if not parents(made, 1, MAX_PAGES):
         raise PlanError("spec", made.spec.name, "cross inputs alone are planned by their length")
     many, in_flight = request.sequences or 1, request.sequences is not None
     if parents(made, many, request.wanted or 1, in_flight=in_flight) > made.usable_pages:

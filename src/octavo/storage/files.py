@@ -43,14 +43,15 @@ def fingerprint(storage: Storage, model: Weights) -> dict[str, str]:
     """
     plan = storage.plan
     assert plan.elements is not None
-    kv, scales, recurrent, conv = plan.elements
+    types = plan.elements
     if storage.draft.fields and not isinstance(model, str):
         right = "the plan has a draft model too: a text that changes with the weights of both"
         raise PlanError("model", type(model).__name__, right)
     return {
         "format": _FORMAT,
         "model": weights_name(model),
-        "dtype": f"{kv}, scales {scales}, recurrent {recurrent}, conv {conv}",
+        "dtype": f"{types.kv}, scales {types.scales}, recurrent {types.recurrent}, "
+        f"conv {types.conv}, indexer {types.indexer}",
         "scales": json.dumps([storage.given_scales(), storage.draft.given_scales()]),
         "page_size": str(plan.page_size),
         "order": plan.order,

@@ -159,6 +159,8 @@ class Decoder:
         if kind.chunk is not None or kind.sink_tokens:
             why = "exported layers have no chunks and no sinks that are tokens"
             raise UnsupportedModel(repr(kind), why)
+        if kind.indexer:
+            raise UnsupportedModel(repr(kind), "exported layers have no indexer")
         if kind.k_dim != kind.v_dim:
             raise PlanError("v_dim", kind.v_dim, f"the operator needs that of keys, {kind.k_dim}")
         if kind.k_dim % 16:

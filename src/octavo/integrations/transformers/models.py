@@ -35,8 +35,10 @@ def read_model(model: Any) -> ModelSpec:
     """
     spec = spec_of(model)
     for _, kind in spec.kinds():
-        if isinstance(kind, Latent) and kind.indexer:
+        if isinstance(kind, Attention | Latent) and kind.indexer:
             raise UnsupportedModel(spec.name, "the keys of its indexer have no pages here")
+        if isinstance(kind, State) and (kind.rows or kind.buffer):
+            raise UnsupportedModel(spec.name, "rows of several tokens have no pages here")
         if not isinstance(kind, Attention | Latent | State | Shared):
             raise UnsupportedModel(
                 spec.name, f"its {type(kind).__name__} layers have no pages here"

@@ -12,7 +12,9 @@ from octavo.errors import ConfigError, UnknownArchitecture
 from octavo.model.configs.families import DEFAULTS, DEPTHS, FAMILIES, REQUIRED
 from octavo.model.configs.fields import Fields
 from octavo.model.configs.file import load_config
-from octavo.model.configs.nested import WRAPPERS, find_decoder, inner_name
+from octavo.model.configs.names import common_names
+from octavo.model.configs.nested import PREFIXES, WRAPPERS, find_decoder, inner_name
+from octavo.model.configs.notes import cache_type, unread_sizes
 from octavo.model.configs.registry import ModelLayers
 
 __all__ = [
@@ -23,6 +25,9 @@ __all__ = [
     "load_config",
     "read_config",
 ]
+
+
+_ONE_STEP = "tokens of a prompt see each other: a prompt is computed in one step"
 
 
 def known_architectures() -> list[str]:
@@ -45,14 +50,19 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
         raise _unknown(config, name)
     required = () if nested else REQUIRED
     defaults = {field: value for field, value in family.defaults.items() if field not in required}
-    fields = Fields(given, defaults)
+    fields = Fields(given, defaults, str(name))
     if fields.flag("add_cross_attention"):
         raise ConfigError("add_cross_attention", value=True, right="that is not read here")
     layers = family.read(fields)
     mtp = family.mtp(fields, layers)
     model = str(config["model_type"])
-    depth = DEPTHS[model](Fields(config, {})) if model in DEPTHS else None
-    return ModelLayers(model, tuple(layers), fields.max_length(), mtp, depth)
+    whole = fields if given is config else Fields(config, {})
+    depth = DEPTHS[model](whole) if model in DEPTHS else None
+    longest = fields.max_length()
+    unread = unread_sizes(fields.unread(), {*family.defaults, *common_names(str(name))})
+    prefix = [_ONE_STEP] if model in PREFIXES else []
+    notes = (*prefix, *cache_type(config), *fields.contradictions(), *unread)
+    return ModelLayers(model, tuple(layers), longest, mtp, depth, notes)
 
 
 def _unknown(config: Mapping[str, Any], name: object) -> UnknownArchitecture:
@@ -62,7 +72,17 @@ def _unknown(config: Mapping[str, Any], name: object) -> UnknownArchitecture:
     known = known_architectures()
     near = get_close_matches(name.lower(), known, 5) if isinstance(name, str) else []
     part = inner_name(config)
-    inside = f"ModelSpec.from_config(config[{part!r}]) reads its decoder, or " if part else ""
+    inside = ""
+    if part and _reads(config[part]):
+        inside = f"ModelSpec.from_config(config[{part!r}]) reads its decoder, or "
     by_hand = "give its layers by hand: ModelSpec(name, layers=(octavo.Attention(...), ...))"
     others = [item for item in known if item not in near]
     return UnknownArchitecture(name, [*near, *others], "model_type", inside + by_hand)
+
+
+def _reads(part: Mapping[str, Any]) -> bool:
+    try:
+        read_config(part)
+    except ConfigError:
+        return False
+    return True

@@ -30,23 +30,22 @@ def falcon(fields: Fields) -> list[Layer]:
     with it this spec, has no more than the file says.
     """
     grouped = fields.flag("new_decoder_architecture") or not fields.flag("multi_query")
-    heads = fields.kv_heads("num_kv_heads") if grouped else 1
+    fields.ignore("num_key_value_heads")
+    heads = fields.kv_heads() if grouped else 1
     dim = fields.divide("hidden_size", fields.width, fields.heads)
     return [Attention(heads, dim, dim)] * fields.layers
 
 
 def nested_heads(fields: Fields) -> list[Layer]:
     """Key/value heads stand in ``attn_config``; by its class's default there is one (DBRX)."""
-    inner = Fields(
-        {"kv_n_heads": 1, **fields.part("attn_config"), "num_attention_heads": fields.heads}, {}
-    )
+    inner = fields.inner("attn_config", {"kv_n_heads": 1, "num_attention_heads": fields.heads})
     dim = fields.head_dim()
-    return [Attention(inner.kv_heads("kv_n_heads"), dim, dim)] * fields.layers
+    return [Attention(inner.kv_heads(), dim, dim)] * fields.layers
 
 
 def heads_by_expert(fields: Fields) -> list[Layer]:
     """Every expert has query heads of its own over the same keys; ``kv_channels`` wide (JetMoE)."""
-    dim = fields.count("kv_channels")
+    dim = fields.count("head_dim")
     return [Attention(fields.count("num_key_value_heads"), dim, dim)] * fields.layers
 
 
@@ -54,7 +53,7 @@ def chatglm(fields: Fields) -> list[Layer]:
     """``multi_query_group_num`` heads, ``kv_channels`` wide, where ``multi_query_attention``."""
     multi = fields.flag("multi_query_attention")
     heads = fields.kv_heads("multi_query_group_num") if multi else fields.heads
-    dim = fields.count("kv_channels")
+    dim = fields.count("head_dim")
     return [Attention(heads, dim, dim)] * fields.layers
 
 

@@ -34,7 +34,7 @@ _DENSE = {
     "falcon": row(
         dense.falcon,
         (32, 4544, 71, None, None, 2048),
-        {"num_kv_heads": None, "multi_query": True, "new_decoder_architecture": False},
+        {"multi_query": True, "new_decoder_architecture": False},
     ),
     "flex_olmo": row(dense.full, (32, 4096, 32, None, None, 4096)),
     "gemma": row(dense.causal, (28, 3072, 16, 16, 256, 8192)),
@@ -61,7 +61,7 @@ _DENSE = {
     "hy_v3": row(dense.full, (80, 4096, 64, 8, 128, 131072)),
     "internlm3": row(dense.full, (48, 4096, 32, 2, 128, 32768)),
     "jais2": row(dense.full, (32, 3328, 26, None, None, 8192)),
-    "jetmoe": row(dense.heads_by_expert, (12, 2048, None, 16, 128, 4096), {"kv_channels": 128}),
+    "jetmoe": row(dense.heads_by_expert, (12, 2048, None, 16, 128, 4096)),
     "llama": row(dense.full, (32, 4096, 32, None, None, 2048)),
     "minimax_m2": row(dense.full, (62, 3072, 48, 8, 128, 196608)),
     "mpt": row(dense.unshared, (24, 2048, 16, None, None, 2048)),
@@ -295,7 +295,7 @@ _HYBRID = {
         (26, 2560, 10, None, None, None),
         {
             "lru_width": None,
-            "attention_window_size": 2048,
+            "sliding_window": 2048,
             "conv1d_width": 4,
             "block_types": ["recurrent", "recurrent", "attention"],
         },
@@ -337,8 +337,8 @@ def _bart(layers: int, width: int, heads: int, length: int) -> Family:
 def _t5(layers: int, width: int, heads: int, decoder: int | None = None) -> Family:
     return row(
         encdec.t5,
-        (layers, width, heads, None, None, None),
-        {"d_kv": 64, "num_decoder_layers": decoder},
+        (layers, width, heads, None, 64, None),
+        {"num_decoder_layers": decoder},
     )
 
 
@@ -383,8 +383,8 @@ REMOTE = {
     # THUDM/chatglm3-6b configuration_chatglm.py
     "chatglm": row(
         dense.chatglm,
-        (28, 4096, 32, None, None, 2048),
-        {"kv_channels": 128, "multi_query_attention": False, "multi_query_group_num": 1},
+        (28, 4096, 32, None, 128, 2048),
+        {"multi_query_attention": False, "multi_query_group_num": 1},
     ),
     # fishaudio/fish-speech fish_speech/models/text2semantic/llama.py: nothing is left out there
     "dual_ar": row(speech.fish, (None, None, None, None, None, None)),

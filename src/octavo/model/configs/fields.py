@@ -1,7 +1,8 @@
 """The decoder's part of a config, read field by field, each checked and each error with its name.
 
-Fields go by the names the published files use; ``NAMES`` lists what one and the same thing is
-called. A field that is null is not left out: it says that there is none.
+A reader asks by the first of the names that `octavo.model.configs.names` lists for a thing, and is
+given what the file calls it. A field that is null is left out, unless null says that there is none.
+What was asked for is remembered, so that what nobody asked for can be told.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.errors import ConfigError
+from octavo.model.configs.names import ALIKE, NAMES, OWN_NAMES, null_says_none
 from octavo.model.layers import Attention, Layer
 
 _MISSING = object()
@@ -22,29 +24,6 @@ LINEAR = "linear_attention"
 HYBRID = "hybrid"
 CONV = "conv"
 INDEXED = "indexed_attention"
-
-NAMES: dict[str, tuple[str, ...]] = {
-    "num_hidden_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
-    "num_attention_heads": (
-        "num_attention_heads",
-        "n_head",
-        "n_heads",
-        "num_heads",
-        "attention_heads",
-    ),
-    "num_key_value_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim",),
-    "max_position_embeddings": (
-        "max_position_embeddings",
-        "n_positions",
-        "max_seq_len",
-        "seq_length",
-        "model_max_length",
-        "max_target_positions",
-    ),
-}
-"""What families call the same thing, the common name first."""
 
 Kinds = Mapping[str, Callable[[], Layer]]
 """By type of layer, what makes a layer of it; called only for types that there are."""
@@ -63,19 +42,26 @@ class Fields:
     Args:
         config: the fields of the file.
         defaults: what those that are left out are.
+        family: the ``model_type``, for the names that mean something else there.
     """
 
-    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        left_out = {
-            name: value
-            for name, value in defaults.items()
-            if not any(other in config for other in NAMES.get(name, (name,)))
-        }
-        self._config = left_out | dict(config)
+    def __init__(
+        self, config: Mapping[str, Any], defaults: Mapping[str, Any], family: str = ""
+    ) -> None:
+        self._config, self._defaults, self._family = config, defaults, family
+        self._names = {**NAMES, **OWN_NAMES.get(family, {})}
+        self._asked: set[str] = set()
+        self._inner: dict[str, Fields] = {}
 
     def get(self, name: str, default: object = None) -> Any:
-        """The value of ``name``, or ``default`` where there is none or null. O(1)."""
-        value = self._config.get(name)
+        """The value of ``name``, by whichever of its names, or ``default`` where there is none.
+
+        Cost: O(names).
+        """
+        found = self._found(name)
+        if found:
+            return next(iter(found.values()))
+        value = None if self._is_none(name) else self._default(name)
         return default if value is None else value
 
     def count(self, name: str, default: object = _MISSING, low: int = 1) -> int:
@@ -84,15 +70,58 @@ class Fields:
         Raises:
             ConfigError: none is there and there is no default, or the value is no such int.
         """
-        names = NAMES.get(name, (name,))
-        for other in names:
-            value = self.get(other)
-            if value is not None:
-                return _checked(other, value, low)
-        if default is _MISSING:
+        for other, value in self._found(name).items():
+            _checked(other, value, low)
+        value = self.get(name, None if default is _MISSING else default)
+        if value is None:
+            names = self._names.get(name, (name,))
             one = f"one of {', '.join(names)}" if len(names) > 1 else "it"
             raise ConfigError(name, None, f"{one} is required")
-        return _checked(name, default, low)
+        return _checked(name, value, low)
+
+    def _found(self, name: str) -> dict[str, Any]:
+        """What the file says of ``name``, by the names it has there; nothing of what is null."""
+        names = self._names.get(name, (name,))
+        self._asked.update(names)
+        return {
+            other: self._config[other] for other in names if self._config.get(other) is not None
+        }
+
+    def _default(self, name: str) -> Any:
+        """What ``name`` is where the file leaves it out; None: nothing is known of it."""
+        names = self._names.get(name, (name,))
+        values = (self._defaults.get(other) for other in names)
+        return next((value for value in values if value is not None), None)
+
+    def _is_none(self, name: str) -> bool:
+        """Whether the file says by null that there is none."""
+        there = any(other in self._config for other in self._names.get(name, (name,)))
+        return there and null_says_none(name, self._family)
+
+    def called(self, name: str) -> str:
+        """What the file calls ``name``; ``name`` itself where it does not say. O(names)."""
+        return next(iter(self._found(name)), name)
+
+    def contradictions(self) -> list[str]:
+        """A sentence for each thing that was asked for and has two values in the file. O(names)."""
+        found = []
+        for name in sorted(self._asked & ALIKE):
+            said = self._found(name)
+            if len(set(said.values())) > 1:
+                words = ", ".join(f"{other} is {value}" for other, value in said.items())
+                found.append(f"{words}, and they are one thing: the first was read")
+        return found
+
+    def unread(self) -> dict[str, Any]:
+        """What the file says that no reader has asked for, parts of it by ``part.name``. O(n)."""
+        found = {name: item for name, item in self._config.items() if name not in self._asked}
+        for part, fields in self._inner.items():
+            found |= {f"{part}.{name}": item for name, item in fields.unread().items()}
+        return found
+
+    def ignore(self, name: str) -> None:
+        """Say that ``name`` is known and of no use here. O(names)."""
+        self._found(name)
 
     def flag(self, name: str) -> bool:
         """``name`` as a bool; left out and null are False."""
@@ -107,6 +136,11 @@ class Fields:
         if not isinstance(value, Mapping):
             raise ConfigError(name, value, "it must be a JSON object")
         return value
+
+    def inner(self, name: str, defaults: Mapping[str, Any] | None = None) -> "Fields":
+        """The fields of the part ``name``, read like this file's own. O(1)."""
+        self._inner[name] = Fields(self.part(name), defaults or {}, self._family)
+        return self._inner[name]
 
     def listed(self, name: str, default: Sequence[Any] | None = None) -> list[Any]:
         """``name`` as a list.
@@ -154,7 +188,7 @@ class Fields:
         """``head_dim`` where the file has it, else width / heads, which must divide."""
         if self.get("head_dim") is not None:
             return self.count("head_dim")
-        return self.divide("hidden_size", self.width, self.heads)
+        return self.divide(self.called("hidden_size"), self.width, self.heads)
 
     @staticmethod
     def divide(name: str, value: int, heads: int) -> int:
@@ -167,7 +201,7 @@ class Fields:
         """Key/value heads; as many as query heads where neither file nor family says."""
         heads, kv_heads = self.heads, self.count(name, default=self.heads)
         if heads % kv_heads:
-            raise ConfigError(name, kv_heads, f"it must divide {heads} heads")
+            raise ConfigError(self.called(name), kv_heads, f"it must divide {heads} heads")
         return kv_heads
 
     def window(self, name: str = "sliding_window") -> int:
@@ -178,8 +212,7 @@ class Fields:
 
     def max_length(self) -> int | None:
         """Longest sequence in tokens; None where the file says null."""
-        names = NAMES["max_position_embeddings"]
-        there = any(self.get(name) is not None for name in names)
+        there = self.get("max_position_embeddings") is not None
         return self.count("max_position_embeddings") if there else None
 
     def layer_types(

@@ -26,22 +26,26 @@ def _conv(channels: int, kernel: int) -> Shape:
     return (channels, kernel - 1) if kernel > 1 else ()
 
 
-def _inner(fields: Fields, expand: str) -> int:
-    """Inner width of a mamba mixer: ``expand``, which may be a fraction, times the width."""
-    value = fields.get(expand)
+def _inner(fields: Fields) -> int:
+    """Inner width of a mamba mixer: the width times what it expands by, maybe a fraction."""
+    value = fields.get("mamba_expand")
     if isinstance(value, float) and value > 0 and (value * fields.width).is_integer():
         return int(value * fields.width)
-    return fields.count(expand) * fields.width
+    return fields.count("mamba_expand") * fields.width
 
 
-def _mamba1(inner: int, state: int, kernel: int) -> State:
+def _mamba1(fields: Fields, inner: int) -> State:
     """Mamba 1: a recurrence for each inner channel; the convolution runs over these alone."""
+    state, kernel = fields.count("mamba_d_state"), fields.count("mamba_d_conv")
     return State((inner, state), _conv(inner, kernel))
 
 
-def _mamba2(heads: int, dim: int, state: int, groups: int, kernel: int) -> State:
+def _mamba2(fields: Fields, heads: int, dim: int) -> State:
     """Mamba 2: a recurrence for each head; the convolution takes B and C of each group along."""
-    return State((heads, dim, state), _conv(heads * dim + 2 * groups * state, kernel))
+    groups, state = fields.count("mamba_n_groups"), fields.count("mamba_d_state")
+    channels = heads * dim + 2 * groups * state
+    conv = _conv(channels, fields.count("mamba_d_conv"))
+    return State((heads, dim, state), conv, groups, 2 * state)
 
 
 def _mamba_d(fields: Fields, inner: int) -> State:
@@ -50,8 +54,7 @@ def _mamba_d(fields: Fields, inner: int) -> State:
     dim = inner // heads if dim == "auto" else fields.count("mamba_d_head")
     if heads * dim != inner:
         raise ConfigError("mamba_d_head", dim, f"{heads} heads of it must make up {inner}")
-    sizes = ("mamba_d_state", "mamba_n_groups", "mamba_d_conv")
-    return _mamba2(heads, dim, *(fields.count(name) for name in sizes))
+    return _mamba2(fields, heads, dim)
 
 
 def mamba(fields: Fields) -> list[Layer]:
@@ -59,20 +62,14 @@ def mamba(fields: Fields) -> list[Layer]:
 
     ``intermediate_size`` is the inner width where it is there: Falcon Mamba's ``expand`` is not.
     """
-    given = fields.get("intermediate_size") is not None
-    inner = fields.count("intermediate_size") if given else _inner(fields, "expand")
-    state = _mamba1(inner, fields.count("state_size"), fields.count("conv_kernel"))
-    return [state] * fields.layers
+    given = fields.get("mamba_inner") is not None
+    inner = fields.count("mamba_inner") if given else _inner(fields)
+    return [_mamba1(fields, inner)] * fields.layers
 
 
 def mamba2(fields: Fields) -> list[Layer]:
     """A Mamba 2 state in every layer, no attention."""
-    heads, dim = fields.count("num_heads"), fields.count("head_dim")
-    inner = _inner(fields, "expand")
-    if heads * dim != inner:
-        raise ConfigError("head_dim", dim, f"{heads} heads of it must make up {inner}")
-    sizes = ("state_size", "n_groups", "conv_kernel")
-    return [_mamba2(heads, dim, *(fields.count(name) for name in sizes))] * fields.layers
+    return [_mamba_d(fields, _inner(fields))] * fields.layers
 
 
 def jamba(fields: Fields) -> list[Layer]:
@@ -81,9 +78,7 @@ def jamba(fields: Fields) -> list[Layer]:
     offset = fields.count("attn_layer_offset", low=0)
     if offset >= period:
         raise ConfigError("attn_layer_offset", offset, f"it must be less than {period}")
-    state = _mamba1(
-        _inner(fields, "mamba_expand"), fields.count("mamba_d_state"), fields.count("mamba_d_conv")
-    )
+    state = _mamba1(fields, _inner(fields))
     kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: state}
     return fields.by_type(kinds, lambda layer: FULL if layer % period == offset else LINEAR)
 
@@ -93,19 +88,18 @@ def bamba(fields: Fields) -> list[Layer]:
     attention = fields.layer_indices("attn_layer_indices")
     kinds: Kinds = {
         FULL: lambda: keys_and_values(fields),
-        LINEAR: lambda: _mamba_d(fields, _inner(fields, "mamba_expand")),
+        LINEAR: lambda: _mamba_d(fields, _inner(fields)),
     }
     return fields.by_type(kinds, lambda layer: FULL if layer in attention else LINEAR)
 
 
 def granite_hybrid(fields: Fields) -> list[Layer]:
     """``layer_types`` names the attention layers; without it every layer is Mamba 2."""
-    name = "layer_types" if fields.get("layers_block_type") is None else "layers_block_type"
     kinds: Kinds = {
         FULL: lambda: keys_and_values(fields),
-        LINEAR: lambda: _mamba_d(fields, _inner(fields, "mamba_expand")),
+        LINEAR: lambda: _mamba_d(fields, _inner(fields)),
     }
-    return fields.by_type(kinds, lambda layer: LINEAR, name)
+    return fields.by_type(kinds, lambda layer: LINEAR)
 
 
 def falcon_h1(fields: Fields) -> list[Layer]:
@@ -114,7 +108,7 @@ def falcon_h1(fields: Fields) -> list[Layer]:
     The mixer is ``mamba_d_ssm`` wide where the file says so, else ``mamba_expand`` widths.
     """
     given = fields.get("mamba_d_ssm") is not None
-    inner = fields.count("mamba_d_ssm") if given else _inner(fields, "mamba_expand")
+    inner = fields.count("mamba_d_ssm") if given else _inner(fields)
     return [(keys_and_values(fields), _mamba_d(fields, inner))] * fields.layers
 
 
@@ -145,9 +139,8 @@ def nemotron_h_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
 
 
 def _nemotron_types(fields: Fields) -> list[Any]:
-    for name in ("layers_block_type", "layer_types"):
-        if fields.get(name) is not None:
-            return fields.listed(name)
+    if fields.get("layer_types") is not None:
+        return fields.listed("layer_types")
     pattern = fields.get("hybrid_override_pattern")
     return _letters("hybrid_override_pattern", pattern)
 
@@ -170,14 +163,12 @@ def _nemotron_layers(fields: Fields, types: list[Any]) -> list[Layer]:
 
 
 def _nemotron_attention(fields: Fields) -> Attention:
-    name = "attention_head_dim" if fields.get("attention_head_dim") is not None else "head_dim"
-    dim = fields.count(name)
+    dim = fields.count("head_dim")
     return Attention(fields.kv_heads(), dim, dim)
 
 
 def _nemotron_state(fields: Fields) -> State:
-    sizes = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
-    return _mamba2(*(fields.count(name) for name in sizes))
+    return _mamba2(fields, fields.count("mamba_n_heads"), fields.count("mamba_d_head"))
 
 
 _ZAMBA2 = "m" + "mmmmmh" * 7 + "mmmmh" + "mmmh" + "mm"
@@ -186,13 +177,10 @@ _ZAMBA2 = "m" + "mmmmmh" * 7 + "mmmmh" + "mmmh" + "mm"
 def zamba(fields: Fields) -> list[Layer]:
     """Mamba 1 with heads in every layer; attention over the doubled width beside it in some."""
     period, offset = fields.count("attn_layer_period"), fields.count("attn_layer_offset", low=0)
-    heads, inner = fields.count("n_mamba_heads"), _inner(fields, "mamba_expand")
+    heads, inner = fields.count("mamba_n_heads"), _inner(fields)
     recurrent = (heads, fields.divide("mamba_expand", inner, heads), fields.count("mamba_d_state"))
     state = State(recurrent, _conv(inner, fields.count("mamba_d_conv")))
-    if fields.get("attention_head_dim") is None:
-        dim = fields.divide("hidden_size", 2 * fields.width, fields.heads)
-    else:
-        dim = fields.count("attention_head_dim")
+    dim = _wide(fields)
     kinds: Kinds = {
         HYBRID: lambda: (Attention(fields.kv_heads(), dim, dim), state),
         LINEAR: lambda: state,
@@ -203,7 +191,15 @@ def zamba(fields: Fields) -> list[Layer]:
         own = layer == 2 if layer < 3 else (layer - 3) % period == offset
         return HYBRID if own else LINEAR
 
-    return fields.by_type(kinds, rule, "layers_block_type")
+    return fields.by_type(kinds, rule)
+
+
+def _wide(fields: Fields) -> int:
+    """Elements of a head of attention over the doubled width."""
+    fields.ignore("kv_channels")
+    if fields.get("head_dim") is not None:
+        return fields.count("head_dim")
+    return fields.divide("hidden_size", 2 * fields.width, fields.heads)
 
 
 def zamba2(fields: Fields) -> list[Layer]:
@@ -211,18 +207,16 @@ def zamba2(fields: Fields) -> list[Layer]:
 
     All attention layers share weights, and every one of them keeps keys and values of its own.
     """
-    heads, inner = fields.count("n_mamba_heads"), _inner(fields, "mamba_expand")
-    dim = fields.divide("mamba_expand", inner, heads)
-    sizes = ("mamba_d_state", "mamba_ngroups", "mamba_d_conv")
-    state = _mamba2(heads, dim, *(fields.count(name) for name in sizes))
-    wide = fields.divide("hidden_size", 2 * fields.width, fields.heads)
+    heads, inner = fields.count("mamba_n_heads"), _inner(fields)
+    state = _mamba2(fields, heads, fields.divide("mamba_expand", inner, heads))
+    wide = _wide(fields)
     both = (Attention(fields.kv_heads(), wide, wide), state)
-    if fields.get("layers_block_type") is None and fields.layers != len(_ZAMBA2):
+    if fields.get("layer_types") is None and fields.layers != len(_ZAMBA2):
         right = f"the family's rule has {len(_ZAMBA2)} layers only"
         raise ConfigError("layers_block_type", None, right)
     kinds: Kinds = {HYBRID: lambda: both, LINEAR: lambda: state}
     rule = {"m": LINEAR, "h": HYBRID}
-    return fields.by_type(kinds, lambda layer: rule[_ZAMBA2[layer]], "layers_block_type")
+    return fields.by_type(kinds, lambda layer: rule[_ZAMBA2[layer]])
 
 
 def lfm2(fields: Fields) -> list[Layer]:
@@ -256,7 +250,7 @@ def gated_delta(fields: Fields) -> list[Layer]:
 
 def gated_delta_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
     """Prediction layers attend, whatever the last layer does."""
-    count = fields.layer_count("mtp_num_hidden_layers", default=0, low=0)
+    count = fields.layer_count("num_nextn_predict_layers", default=0, low=0)
     return (keys_and_values(fields),) * count
 
 
@@ -289,8 +283,7 @@ def kimi_linear(fields: Fields) -> list[Layer]:
     ``linear_attn_config`` lists both from 1 on and holds the sizes; without lists, each fourth
     layer from 4 on attends.
     """
-    given = {"num_hidden_layers": fields.layers, **fields.part("linear_attn_config")}
-    linear = Fields(given, {})
+    linear = fields.inner("linear_attn_config", {"num_hidden_layers": fields.layers})
     attention = set(range(4, fields.layers, 4))
     if linear.get("full_attn_layers") is not None:
         attention = linear.layer_indices("full_attn_layers", first=1)
@@ -341,7 +334,7 @@ def recurrent_gemma(fields: Fields) -> list[Layer]:
         raise ConfigError("block_types", pattern, "each must be recurrent or attention")
     lru = fields.count("lru_width", default=fields.width)
     state = State((lru,), _conv(lru, fields.count("conv1d_width")))
-    attention = replace(keys_and_values(fields), window=fields.window("attention_window_size"))
+    attention = replace(keys_and_values(fields), window=fields.window())
     kinds: Kinds = {SLIDING: lambda: attention, LINEAR: lambda: state}
     slides = [item == "attention" for item in pattern]
     return fields.by_type(kinds, lambda i: SLIDING if slides[i % len(slides)] else LINEAR)

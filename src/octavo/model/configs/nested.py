@@ -4,8 +4,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from octavo.errors import ConfigError
+from octavo.model.configs.families import FAMILIES
 
-_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+_PARTS = (
+    *("text_config", "llm_config", "language_config", "thinker_config", "decoder_config"),
+    *("decoder", "vlm_config", "semantic_config"),
+)
+_AHEAD = "use_bidirectional_attention"
 
 WRAPPERS: dict[str, str] = {
     "aria": "aria_text",
@@ -78,6 +83,9 @@ WRAPPERS: dict[str, str] = {
 }
 """By the whole model's ``model_type``, the decoder's where its part of the file names none."""
 
+PREFIXES = frozenset(("paligemma",))
+"""Models in which the tokens of a prompt see each other, which then come in one step."""
+
 ENCODERS = frozenset(
     (
         *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie"),
@@ -115,6 +123,9 @@ class DecoderPart(NamedTuple):
 def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
     """The decoder of a config, which may itself be nested, or the fields of which may be outside.
 
+    A part that names no family has the one of its architecture, else the one its parent has by
+    rule.
+
     Raises:
         ConfigError: a part is no object, or the model is an encoder.
     """
@@ -123,7 +134,13 @@ def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
         part = _part(fields)
         if part is None:  # older files have the decoder's fields outside
             return DecoderPart(WRAPPERS[family], fields, nested)
-        family, fields, nested = part.get("model_type") or WRAPPERS[family], part, True
+        if family in PREFIXES:
+            part = {name: value for name, value in part.items() if name != _AHEAD}
+        if not part.get("model_type") and _part(part) is not None:
+            fields, nested = part, True
+            continue
+        family = part.get("model_type") or _architecture(part) or WRAPPERS[family]
+        fields, nested = part, True
     if isinstance(family, str) and family in ENCODERS:
         right = "an encoder reads all its input at once and keeps no cache"
         raise ConfigError("model_type", family, right)
@@ -133,12 +150,20 @@ def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
 def _part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     for name in _PARTS:
         part = config.get(name)
-        if part is None:
+        if part is None or (part == {} and "num_hidden_layers" in config):
             continue
         if not isinstance(part, Mapping):
             raise ConfigError(name, part, "it must be a JSON object")
         return part
     return None
+
+
+def _architecture(part: Mapping[str, Any]) -> str | None:
+    """The family that the name of the part's class begins with; None: it names none."""
+    listed = part.get("architectures")
+    name = listed[0] if isinstance(listed, list | tuple) and listed else None
+    stem = name.partition("For")[0].lower() if isinstance(name, str) else ""
+    return next((known for known in FAMILIES if known.replace("_", "") == stem), None)
 
 
 def inner_name(config: Mapping[str, Any]) -> str | None:

@@ -18,6 +18,7 @@ class ModelLayers(NamedTuple):
     max_length: int | None
     mtp: tuple[Layer, ...] = ()
     depth: "ModelLayers | None" = None
+    notes: tuple[str, ...] = ()
 
 
 class Family(NamedTuple):

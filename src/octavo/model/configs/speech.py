@@ -26,7 +26,7 @@ def csm(fields: Fields) -> list[Layer]:
 
 def csm_depth(fields: Fields) -> ModelLayers:
     """The decoder of ``depth_decoder_config``, over the codebooks of a frame."""
-    inner = Fields(fields.part("depth_decoder_config"), _CSM_DEPTH)
+    inner = fields.inner("depth_decoder_config", _CSM_DEPTH)
     return ModelLayers("csm_depth_decoder", tuple(full(inner)), inner.count("num_codebooks"))
 
 
@@ -40,7 +40,7 @@ def fish(fields: Fields) -> list[Layer]:
 
 def fish_depth(fields: Fields) -> ModelLayers:
     """The fast transformer of ``audio_decoder_config``, over the codebooks of a frame."""
-    inner = Fields(fields.part("audio_decoder_config"), {})
+    inner = fields.inner("audio_decoder_config")
     return ModelLayers("fish_fast", tuple(fish(inner)), inner.count("num_codebooks"))
 
 

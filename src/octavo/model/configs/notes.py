@@ -1,0 +1,130 @@
+"""What a config says that its reader did not use, for people who check the figures.
+
+Knows names that look like sizes of a cache, and no family.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+_SIZE = re.compile(
+    "head|kv|layer|dim|width|window|rank|group|state|conv|cache|latent|block|hidden|embd|d_model"
+    "|loop|recur|gram|compress|index|sink|linear|stride|mtp|nextn|predict"
+)
+_OTHERS = (  # words of what keeps no cache of its own: feed-forwards, positions, training, encoders
+    *("token", "vocab", "intermediate", "moe", "expert", "rout", "ffn", "mlp", "ffw", "feed"),
+    *(
+        "patch",
+        "image",
+        "video",
+        "audio",
+        "vision",
+        "vq",
+        "codec",
+        "encoder",
+        "perceiver",
+        "former",
+    ),
+    *("rope", "rotary", "theta", "position", "embed", "proj", "adapter", "norm", "init", "drop"),
+    *(
+        "topk",
+        "top_k",
+        "scal",
+        "mult",
+        "softcap",
+        "logit",
+        "bias",
+        "loss",
+        "_id",
+        "version",
+        "quant",
+    ),
+    *(
+        "q_lora",
+        "o_lora",
+        "nope",
+        "qk_head",
+        "index_n_heads",
+        "o_groups",
+        "beam",
+        "pretrain",
+        "dt_",
+    ),
+    *("time_step", "residual", "altup", "laurel", "per_layer_input", "tp", "dense", "interval"),
+    *(
+        "n_group",
+        "topk_group",
+        "expert_group",
+        "hc_",
+        "attn_res",
+        "hash",
+        "chunk",
+        "filter",
+        "radius",
+    ),
+    *("block_size", "factor", "model_base"),
+    *("global_block", "attention_hidden", "mem_blocks", "conv_layers", "conv_channels", "sparse"),
+    *(
+        "max_window",
+        "rel_",
+        "spatial",
+        "generation",
+        "task_",
+        "relative",
+        "backbone",
+        "cross_attention_hidden",
+    ),
+)
+
+
+def unread_sizes(fields: Mapping[str, Any], known: Collection[str]) -> list[str]:
+    """A sentence for each field that looks like a size and was not read. O(fields).
+
+    Args:
+        fields: what was not read.
+        known: names that readers have no use for where they did not ask for them.
+    """
+    found = {
+        name: value
+        for name, value in _flat(fields).items()
+        if name.rpartition(".")[2] not in known and _is_size(name, value)
+    }
+    return [f"{name} is {value} in the file and was not read" for name, value in found.items()]
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields, and those of parts by ``part.name``."""
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{inner}": item for inner, item in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def _is_size(name: str, value: object) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return whole and _SIZE.search(name) is not None and not any(word in name for word in _OTHERS)
+
+
+def cache_type(config: Mapping[str, Any]) -> list[str]:
+    """A sentence where the file asks for a cache of fewer bits than its weights' type. O(1)."""
+    quantised = config.get("quantization_config")
+    for part in (config, quantised if isinstance(quantised, Mapping) else {}):
+        for name in ("kv_cache_scheme", "kv_cache_quant_algo", "kv_cache_dtype", "kv_cache_type"):
+            asked = _wish(part.get(name))
+            if asked:
+                return [f"{name} asks for a cache in {asked}: --dtype fp8 (dtype='fp8') counts it"]
+    return []
+
+
+def _wish(value: object) -> str | None:
+    """The element type in words, where it is one of eight bits or fewer."""
+    if isinstance(value, Mapping):
+        bits, kind = value.get("num_bits"), value.get("type", "int")
+        if isinstance(bits, int) and bits <= 8:
+            return f"fp{bits}" if kind == "float" else f"int{bits}"
+        return None
+    text = str(value).lower() if isinstance(value, str) else ""
+    return text if re.search(r"fp8|float8|int8|int4|nvfp4|fp4", text) else None

@@ -1,0 +1,58 @@
+"""What stands beside the figures of a plan: what was left out, not given or kept more than once.
+
+Sentences for people; computes nothing a plan does not know.
+"""
+
+from octavo.model.layers import Attention, Compressed, Cross, Latent, State
+from octavo.planner.pools import PoolPlan
+
+
+def notes_of(plan: PoolPlan) -> list[str]:
+    """A sentence each. O(layers)."""
+    if plan.spec is None:
+        return []
+    return [*plan.spec.notes, *_copies(plan), *_inputs(plan), *_weights(plan)]
+
+
+def _copies(plan: PoolPlan) -> list[str]:
+    """What ranks that share layers keep each for itself."""
+    if plan.tp == 1 or plan._request is None:
+        return []
+    kinds = [kind for _, kind in plan._request.spec.kinds()]
+    heads = {kind.kv_heads for kind in kinds if isinstance(kind, Attention | Cross)}
+    found = [
+        f"tp {plan.tp} is more than the {few} key/value heads: each is kept by "
+        f"{plan.tp // few} ranks"
+        for few in sorted(heads)
+        if few < plan.tp
+    ]
+    if any(isinstance(kind, Latent | Compressed) for kind in kinds):
+        found.append(f"latent rows are kept whole on each of the {plan.tp} ranks")
+    if any(isinstance(kind, Attention) and kind.indexer for kind in kinds):
+        found.append(f"an indexer's keys are kept whole on each of the {plan.tp} ranks")
+    groups = {kind.groups for kind in kinds if isinstance(kind, State) and kind.group_channels}
+    found += [
+        f"tp {plan.tp} is more than the {few} groups of a state: each is kept by "
+        f"{plan.tp // few} ranks"
+        for few in sorted(groups)
+        if few < plan.tp
+    ]
+    return found
+
+
+def _inputs(plan: PoolPlan) -> list[str]:
+    """Cross attention to an input of unknown length."""
+    assert plan.spec is not None
+    unknown = [k for _, k in plan.spec.kinds() if isinstance(k, Cross) and k.length is None]
+    if not unknown:
+        return []
+    size = sum(g.kept_bytes // plan.page_size for g in plan.groups.values() if g.name == "cross")
+    text = f"cross attention of {len(unknown)} layers is left out, as the length of its input is"
+    text += f" not known: {size:,} bytes a position of it; --input-tokens N (input_tokens=N) counts"
+    return [f"{text} it"]
+
+
+def _weights(plan: PoolPlan) -> list[str]:
+    if plan.memory is None or plan.memory.weights is not None:
+        return []
+    return ["weights: not given; the memory is the cache's alone"]
