@@ -218,12 +218,12 @@ def test_weights_that_are_not_given_are_told():
 
 
 def test_weights_beside_a_config(tmp_path):
-    """An index says its total, a file alone its size; several files without an index say none."""
+    """An index says its total, a GGUF file alone its size; several of them say none."""
     config = tmp_path / "config.json"
     assert weights_beside(config) is None
-    (tmp_path / "a.safetensors").write_bytes(bytes(123))
-    assert WeightsFound(123, "a.safetensors") == weights_beside(config)
-    (tmp_path / "b.safetensors").write_bytes(bytes(77))
+    (tmp_path / "a.gguf").write_bytes(bytes(123))
+    assert WeightsFound(123, "a.gguf") == weights_beside(config)
+    (tmp_path / "b.gguf").write_bytes(bytes(77))
     assert weights_beside(tmp_path) is None
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 4567}}))

@@ -25,7 +25,7 @@ class WeightsFound(NamedTuple):
 def weights_beside(path: str | PathLike[str]) -> WeightsFound | None:
     """Those in the folder of ``path``, or in the folder that it is; None: there are none.
 
-    An index of safetensors says its total; else the one safetensors or GGUF file counts as it is.
+    An index of safetensors says its total; else the one GGUF file there is counts as it is.
     Cost: O(index).
     """
     from pathlib import Path  # here: the import costs more than the rest of this module
@@ -34,11 +34,8 @@ def weights_beside(path: str | PathLike[str]) -> WeightsFound | None:
     total = _total(folder / _INDEX)
     if total is not None:
         return WeightsFound(total, _INDEX)
-    for pattern in ("*.safetensors", "*.gguf"):
-        files = sorted(folder.glob(pattern))
-        if len(files) == 1:
-            return WeightsFound(files[0].stat().st_size, files[0].name)
-    return None
+    files = sorted(folder.glob("*.gguf"))
+    return WeightsFound(files[0].stat().st_size, files[0].name) if len(files) == 1 else None
 
 
 def _total(index: "Path") -> int | None:
