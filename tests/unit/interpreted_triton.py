@@ -6,6 +6,7 @@
 import numpy as np
 import pytest
 import torch
+from odd_numbers import RULES, odd_call, reference
 
 import octavo
 from octavo.attention import backend
@@ -54,6 +55,26 @@ def test_every_rule(case):
 def test_mixed_rows(case):
     """Decodes, prefills, chunks and rows that sit out in one call."""
     check_case(KERNEL, case, 5e-6)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN that is there on purpose
+@pytest.mark.parametrize("parts", [1, 16])
+@pytest.mark.parametrize("where", ["query", "keys", "values"])
+@pytest.mark.parametrize("rule", ["plain", "sinks"])
+def test_what_is_not_finite(pages, monkeypatch, rule, where, parts):
+    """NaN and inf count for who sees them, in one program or several, and for nobody else."""
+    monkeypatch.setattr(kernels, "_processors", lambda device: parts)
+    spans = [((600, 1), 511), ((600, 1), 20), ((600, 1), 590), ((500, 5), 501), ((0, 30), 12)]
+    if parts > 1:
+        spans = spans[:3]
+    call = odd_call(pages, rule, where, "token", spans)
+    arrays = [torch.from_numpy(each.astype(np.float32)) for each in call[1:4]]
+    found = kernels.paged_attention(*arrays, call.step, return_lse=True, **RULES[rule])
+    doubles = (array.double().numpy() for array in arrays)
+    fields = dict(zip(("query", "keys", "values"), doubles, strict=True))
+
+    for actual, right in zip(found, reference(call._replace(**fields)), strict=True):
+        np.testing.assert_allclose(actual, right, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("rule", [{}, {"window": 590, "sink_tokens": 5}, {"sinks": True}])

@@ -13,7 +13,7 @@ import torch
 
 import octavo
 from octavo import index
-from octavo.attention import backend
+from octavo.attention import Attended, backend
 from octavo.attention.kernels import flash_attn, flashinfer
 from octavo.attention.kernels.oracle import attend, merge
 from octavo.testing import check_kernel
@@ -236,6 +236,35 @@ def test_flashinfer_conforms(wrappers):
     assert report.cases == 2 * 4 * 15
     assert Prefill.made
     assert Decode.made
+
+
+@pytest.mark.parametrize("kernels", [flash_attn, flashinfer], ids=["flash_attn", "flashinfer"])
+@pytest.mark.parametrize("return_lse", [True, False])
+def test_nan_that_a_kernel_spreads(flash, wrappers, monkeypatch, pages, kernels, return_lse):
+    """Where a kernel's answer is NaN, each query has what it sees, and its lse says so."""
+    del flash, wrappers
+    plain = attended
+
+    def spreading(*arrays, **options):
+        found = plain(*arrays, **options)
+        if not np.isnan(found.out).any():
+            return found
+        return Attended(np.full_like(found.out, np.nan), np.full_like(found.lse, -np.inf))
+
+    monkeypatch.setattr(sys.modules[__name__], "attended", spreading)
+    monkeypatch.setattr(flash_attn, "PAGE_MULTIPLE", 1)
+    rng = np.random.default_rng(0)
+    case = pages([(5, 20), (40, 1)], 16, 1, 8, 8, "token", rng)
+    case.keys[case.step.group().table[0, 0], 15] = np.nan  # seen from position 15 on
+    query = rng.standard_normal((21, 2, 8))
+    arrays = [torch.from_numpy(each).half() for each in (query, case.keys, case.values)]
+    found = kernels.paged_attention(*arrays, case.step, return_lse=return_lse)
+    seeing = np.repeat((np.arange(21) >= 10) & (np.arange(21) < 20), 2).reshape(21, 2)
+
+    for each in found if return_lse else [found[..., 0]]:
+        array = each.numpy() if each.ndim == 2 else each[..., 0].numpy()
+        np.testing.assert_array_equal(seeing, np.isnan(array))
+        assert np.isfinite(array[~seeing]).all()
 
 
 def real_step(counts):

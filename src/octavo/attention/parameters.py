@@ -69,7 +69,7 @@ class Parameters:
         softcap: bound of the scores; None: none.
         window: keys a query sees, its own included; None: all.
         sink_tokens: first positions seen beside the window.
-        sink_logits: [H], each in its head's denominator only; None: none.
+        sink_logits: [H], finite, each in its head's denominator only; None: none.
         v_dim: elements of a value. Latent attention needs it; else None: what the cache has.
         key_scale: of a quantised cache, what stored elements are multiplied by: a number,
             [kv_heads], [kv_heads, k_dim], or the shape of the key cache without its last axis.
@@ -81,7 +81,7 @@ class Parameters:
             is no bool; a quantisation scale without ``kv_dtype``.
         LengthError: a window, sink or width out of range.
 
-    Cost: O(1), and O(H) to look at sink logits of NumPy's.
+    Cost: O(1), and O(H) to look at sink logits, unless a device has them.
     """
 
     order: str = "token"
@@ -130,10 +130,13 @@ class Parameters:
             check_positive(name, scale)
 
     def _check_sinks(self) -> None:
-        """Sink logits as an array of finite numbers; another library's are left to its backend."""
+        """Sink logits as finite numbers; those that lie on a device are not waited for."""
         sinks = self.sink_logits
         if isinstance(sinks, np.ndarray) or not hasattr(sinks, "shape"):
             self._set("sink_logits", as_reals("sink_logits", sinks, finite=True))
+        elif getattr(getattr(sinks, "device", None), "type", "") == "cpu":
+            for at in (~sinks.isfinite()).nonzero().tolist()[:1]:
+                raise PlanError(f"sink_logits{at}", float(sinks[at[0]]), "it must be finite")
 
     def _set(self, name: str, value: Any) -> None:
         """What has been checked, in the type it must have."""

@@ -81,7 +81,6 @@ class StoredPages:
 
         Raises:
             LengthError: a page that does not exist.
-            PlanError: the scale of one of these rows is not above 0.
 
         Cost: O(slots * kv_heads * dim).
         """
@@ -89,7 +88,8 @@ class StoredPages:
         numbers: Floats = self._cache[page, offset]
         if self._kv_dtype is not None:
             numbers = decode(numbers, self._kv_dtype, self._dim)
-            numbers = numbers * self._factors_of(page, offset)
+            with np.errstate(invalid="ignore"):  # a row's scale is data, and may be anything
+                numbers = numbers * self._factors_of(page, offset)
         return numbers.astype(dtype)
 
     def write(self, page: NDArray[Any], offset: NDArray[Any], numbers: Floats) -> None:
@@ -107,7 +107,10 @@ class StoredPages:
         if self._kv_dtype is None:
             self._cache[page, offset] = numbers.astype(self._cache.dtype)
             return
-        inverse = 1 / self._factors_of(page, offset).astype(numbers.dtype)
+        factors = self._factors_of(page, offset)
+        if self._each:
+            self._check_factors(page, offset, factors)
+        inverse = 1 / factors.astype(numbers.dtype)
         self._cache[page, offset] = encode(numbers * inverse, self._kv_dtype)
 
     def check_finite(self, numbers: Floats) -> None:
@@ -132,9 +135,12 @@ class StoredPages:
         if not self._each:
             return self._factors[:, None] if self._factors.ndim == 1 else self._factors
         factors: Floats = self._factors[page, offset][:, :, None]
+        return factors
+
+    def _check_factors(self, page: NDArray[Any], offset: NDArray[Any], factors: Floats) -> None:
+        """Refuse rows whose scale nothing can be divided by."""
         for at, number in enumerate(factors.min(axis=(1, 2), initial=np.inf)):
             check_positive(f"scale of {self._name} at page {page[at]}, offset {offset[at]}", number)
-        return factors
 
 
 def as_bytes(name: str, cache: NDArray[Any], kv_dtype: str) -> NDArray[Any]:

@@ -8,6 +8,10 @@
  *
  * A few rows take dot products with keys in place. Many rows copy a tile to float32 first, its keys
  * transposed, so that copying is paid once for all of them.
+ *
+ * NaN and infinity go their way as IEEE arithmetic has it; what a row does not see never meets it.
+ * Its score is taken away whatever it is, and where its value is not finite, so that a weight of 0
+ * would not take it away, the rows of the tile take the values they see alone.
  */
 
 #include <math.h>
@@ -127,10 +131,11 @@ INLINE vec choose(ints mask, vec yes, vec no) {
     return (vec)((mask & (ints)yes) | (~mask & (ints)no));
 }
 
-/* e^x for x <= 0, relative error below 2e-7; exactly 0 below -87, where float32 ends. */
+/* e^x for x <= 0, relative error below 2e-7; exactly 0 below -87, where float32 ends; NaN of NaN. */
 INLINE vec exponential(vec x) {
     const vec shift = spread(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
-    ints tiny = x < spread(-87.0f);
+    ints tiny = x < spread(-87.0f), number = x == x;
+    vec given = x;
     x = choose(tiny, spread(-87.0f), x);
     vec shifted = x * spread(1.44269504f) + shift;
     vec n = shifted - shift;
@@ -144,7 +149,7 @@ INLINE vec exponential(vec x) {
     p = p * r + spread(1.0f);
     p = p * r + spread(1.0f);
     vec power = (vec)((ints)p + ((ints)shifted << 23)); /* n is in the low bits of shifted */
-    return choose(tiny, spread(0.0f), power);
+    return choose(number, choose(tiny, spread(0.0f), power), given);
 }
 
 INLINE float largest(vec x) {
@@ -403,14 +408,17 @@ static void find(const struct call *c, const struct piece *p, int64_t at, int64_
     }
 }
 
+/* Whether a query sees a key, by position. */
+INLINE int sees(const struct call *c, int64_t query, int64_t key) {
+    int before = !c->causal || key <= query;
+    int near = !c->window || key > query - c->window || key < c->sink_tokens;
+    return before && near;
+}
+
 /* Takes away the scores of the n keys from position ``at`` on that a query does not see. */
 static void mask(const struct call *c, int64_t query, int64_t at, int64_t n, float *scores) {
-    for (int64_t t = 0; t < n; t++) {
-        int64_t key = at + t;
-        int before = !c->causal || key <= query;
-        int near = !c->window || key > query - c->window || key < c->sink_tokens;
-        if (!before || !near) scores[t] = -INFINITY;
-    }
+    for (int64_t t = 0; t < n; t++)
+        if (!sees(c, query, at + t)) scores[t] = -INFINITY;
 }
 
 /* Whether every row of a piece sees the n keys from position ``at`` on. */
@@ -421,10 +429,9 @@ INLINE int sees_all(const struct call *c, const struct piece *p, int64_t at, int
 }
 
 /* Scores of a tile become weights, and are taken into the sums. */
-static void weigh(const struct call *c, const struct piece *p, const struct tile *tile,
+static void weigh(const struct call *c, const struct piece *p, const struct tile *tile, int whole,
                   float *scores, const struct sums *sums) {
     int64_t width = padded(c->v_dim), at = tile->at, n = tile->n;
-    int whole = sees_all(c, p, at, n);
     for (int64_t r = 0; r < p->upto - p->from; r++, scores += TILE) {
         if (c->softcap > 0)
             for (int64_t t = 0; t < n; t += LANES)
@@ -433,6 +440,39 @@ static void weigh(const struct call *c, const struct piece *p, const struct tile
         for (int64_t t = n; t < padded(n); t++) scores[t] = -INFINITY;
         soften(scores, n, sums->out + r * width, width, sums->peak + r, sums->total + r);
     }
+}
+
+/* Whether all numbers of some rows are finite: else their products with 0 are not all 0. */
+INLINE int all_finite(const char *const *rows, int64_t n, int64_t width, int bf16) {
+    vec sum = spread(0);
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t d = 0; d < width; d += LANES) sum += fetch(rows[t], d, bf16) * spread(0);
+    return total_of(sum) == 0;
+}
+
+/* Values of a tile, each row a pointer, are weighed and added, each for those who see it alone. */
+INLINE void add_seen(const struct call *c, const struct piece *p, const struct tile *tile,
+                     const struct product *values, int bf16) {
+    for (int64_t r = 0; r < p->upto - p->from; r++) {
+        struct product one = *values;
+        one.out += r * values->out_stride;
+        one.n = 1;
+        for (int64_t t = 0; t < tile->n; t++) {
+            if (!sees(c, position(c, p, p->from + r), tile->at + t)) continue;
+            one.factors = values->factors + r * values->factors_stride + t;
+            one.rows = values->rows + t;
+            add_rows(&one, 1, bf16);
+        }
+    }
+}
+
+/* Weighed values are added to the sums; ``whole``: every row sees all of them. */
+INLINE void add_values(const struct call *c, const struct piece *p, const struct tile *tile,
+                       const struct product *values, int whole, int bf16) {
+    if (whole || all_finite(values->rows, values->n, values->width, bf16))
+        add_product(values, p->upto - p->from, bf16);
+    else
+        add_seen(c, p, tile, values, bf16);
 }
 
 /* One thread's memory, for pieces of at most ``most`` rows. */
@@ -450,27 +490,29 @@ static void tile_in_place(const struct call *c, const struct piece *p, const str
                           const struct tile *next, const struct scratch *s,
                           const struct sums *sums) {
     int64_t count = p->upto - p->from;
+    int whole = sees_all(c, p, t->at, t->n);
     BY_TYPE(c->bf16, score_in_place, c, s->rows, count, t, next, s->scores);
-    weigh(c, p, t, s->scores, sums);
+    weigh(c, p, t, whole, s->scores, sums);
     struct product out = {s->scores, TILE, t->values, t->n, sums->out, c->v_dim, c->v_dim};
-    add_product(&out, count, (int)c->bf16);
+    BY_TYPE(c->bf16, add_values, c, p, t, &out, whole);
 }
 
 /* The same with keys and values copied. */
 static void tile_copied(const struct call *c, const struct piece *p, const struct tile *t,
                         const struct scratch *s, const struct sums *sums) {
     int64_t count = p->upto - p->from, width = padded(c->v_dim);
+    int whole = sees_all(c, p, t->at, t->n);
     BY_TYPE(c->bf16, copy_keys, t->keys, t->n, c->k_dim, s->keys);
     for (int64_t d = 0; d < c->k_dim; d++) s->points[d] = (const char *)(s->keys + d * TILE);
     memset(s->scores, 0, (size_t)(count * TILE) * sizeof(float));
     struct product scores = {s->rows,   c->k_dim, s->points,   c->k_dim,
                              s->scores, TILE,     padded(t->n)};
     add_product(&scores, count, 0);
-    weigh(c, p, t, s->scores, sums);
+    weigh(c, p, t, whole, s->scores, sums);
     BY_TYPE(c->bf16, copy_values, t->values, t->n, c->v_dim, width, s->values);
     for (int64_t i = 0; i < t->n; i++) s->points[i] = (const char *)(s->values + i * width);
     struct product out = {s->scores, TILE, s->points, t->n, sums->out, width, width};
-    add_product(&out, count, 0);
+    add_values(c, p, t, &out, whole, 0);
 }
 
 /* --- a piece ---------------------------------------------------------------------------------- */
@@ -526,8 +568,8 @@ static void write_out(const struct call *c, const struct piece *p, const struct 
         int64_t head = query_head(c, p, p->from + r);
         int64_t at = token(c, p, p->from + r) * c->heads + head;
         float peak = sums->peak[r], total = sums->total[r], factor = 0;
-        if (c->lse) c->lse[at] = total > 0 ? peak + logf(total) : -INFINITY;
-        if (total > 0) {
+        if (c->lse) c->lse[at] = total == 0 ? -INFINITY : peak + logf(total);
+        if (total != 0) { /* NaN too */
             float sink = c->sink_logits ? c->sink_logits[head] : -INFINITY;
             float top = sink > peak ? sink : peak;
             factor = expf(peak - top) / (total * expf(peak - top) + expf(sink - top));
@@ -545,9 +587,9 @@ static void write_out(const struct call *c, const struct piece *p, const struct 
 /* Takes what another piece of the same rows found into ``into``. */
 static void merge(int64_t rows, int64_t width, const struct sums *from, const struct sums *into) {
     for (int64_t r = 0; r < rows; r++) {
-        if (!(from->total[r] > 0)) continue;
         float top = from->peak[r] > into->peak[r] ? from->peak[r] : into->peak[r];
-        float theirs = expf(from->peak[r] - top), ours = expf(into->peak[r] - top);
+        float against = top == -INFINITY ? 0 : top;
+        float theirs = expf(from->peak[r] - against), ours = expf(into->peak[r] - against);
         for (int64_t d = 0; d < width; d++) {
             float *sum = into->out + r * width + d;
             *sum = *sum * ours + from->out[r * width + d] * theirs;

@@ -2,7 +2,8 @@
 
 This module builds the arguments of ``flash_attn_varlen_func``, which serves prefill, decode and
 both in one call, and says what that kernel cannot do. It reads pages where they lie, token-major,
-of a multiple of 256 tokens.
+of a multiple of 256 tokens. An answer that is not finite, which is waited for, is not kept: the
+kernel has one lse for NaN and for no keys, and spreads NaN to queries beside those who see it.
 """
 
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from octavo.attention import registry
+from octavo.attention.kernels.torch import attend_with_care
 from octavo.attention.parameters import Parameters
 from octavo.attention.tensors import TensorCall, Tensors, TensorStep, no_cuda, with_sinks
 from octavo.index.rows import running_sums
@@ -96,11 +98,14 @@ class FlashStep(TensorStep):
             return_attn_probs=call.lse or given.sink_logits is not None,
             **self.arguments,
         )
+        out = found[0] if isinstance(found, tuple) else found
+        if not bool(out.isfinite().all()):
+            return attend_with_care(self.rows, call)
         if not isinstance(found, tuple):
-            return found, None
+            return out, None
         lse = found[1].transpose(0, 1).contiguous()
         lse = lse.masked_fill(lse.isposinf(), float("-inf"))  # the kernel's word for no keys
-        return with_sinks(found[0], lse, given.sink_logits), lse
+        return with_sinks(out, lse, given.sink_logits), lse
 
 
 prepare = FlashStep

@@ -1,7 +1,8 @@
 """Paged attention by FlashInfer, through its wrappers for paged decode and prefill.
 
 This module builds what the wrappers plan with and says what they cannot do. They read pages where
-they lie, in either order. A wrapper plans a step once for all layers that attend alike.
+they lie, in either order. A wrapper plans a step once for all layers that attend alike. An answer
+that is not finite, which is waited for, is not kept: NaN may have spread to who does not see it.
 """
 
 from functools import cache
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from octavo.attention import registry
+from octavo.attention.kernels.torch import attend_with_care
 from octavo.attention.parameters import Parameters
 from octavo.attention.tensors import TensorCall, Tensors, TensorStep, no_cuda, with_sinks
 from octavo.index.rows import page_lists, running_sums
@@ -73,9 +75,13 @@ class FlashinferStep(TensorStep):
         decode = int(self.rows.count.max()) == 1
         wrapper = _planned(self, _Plan.of(call, decode=decode))
         caches = call.arrays[1:]
-        if not call.lse and given.sink_logits is None:
-            return wrapper.run(query, caches), None
-        out, lse = wrapper.run(query, caches, return_lse=True)
+        sums = call.lse or given.sink_logits is not None
+        found = wrapper.run(query, caches, return_lse=True) if sums else wrapper.run(query, caches)
+        out, lse = found if sums else (found, None)
+        if not bool(out.isfinite().all()):
+            return attend_with_care(self.rows, call)
+        if lse is None:
+            return out, None
         lse = lse * _LN2  # the kernels' logarithms are to base 2
         return with_sinks(out, lse, given.sink_logits), lse
 

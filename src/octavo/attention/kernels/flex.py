@@ -5,6 +5,8 @@ one key axis behind the null page; the block mask of `octavo.index.flex` over th
 blocks of it each block of queries reads, and a function of the page table which keys. The pool
 itself cannot be that axis: flex weighs masked values by 0, and an unowned slot may hold NaN, so the
 copy has zeros there. A pool without NaN can: `block_mask` takes what `octavo.index.flex` emits.
+Where something in the copy is not finite, each row is attended to by itself, as the torch backend
+does, and on a GPU waited for: flex would spread it to rows that do not see it.
 
 On CUDA it is compiled into one kernel. Elsewhere it runs as it is and holds all scores, float32
 [H, T, keys of the step]: right, but for small steps.
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from torch.nn.attention import flex_attention as flex
 
 from octavo.attention import registry
+from octavo.attention.kernels.torch import attend_with_care
 from octavo.attention.parameters import Seen
 from octavo.attention.tensors import TensorCall, TensorStep, with_sinks
 from octavo.index import Flex
@@ -74,7 +77,7 @@ class FlexStep(TensorStep):
             )
         return found
 
-    def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor]:
+    def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor | None]:
         (query, keys, values), sizes, given = call.arrays, call.sizes, call.parameters
         out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
         wide = torch.promote_types(query.dtype, torch.float32)
@@ -87,6 +90,8 @@ class FlexStep(TensorStep):
         v = k[..., : sizes.v_dim]
         if values is not None:
             v = _gathered(values, picture, given.order)
+        if not bool((query.sum() + k.sum() + v.sum()).isfinite()):
+            return attend_with_care(self.rows, call)
         found, aux = _kernel(query.device.type)(
             *(query.transpose(0, 1)[None], k[None], v[None]),
             score_mod=_capped(given.softcap),

@@ -124,9 +124,17 @@ def paged_attention(
     - causal: k <= p, and
     - window W: k > p - W (W keys, the query's own included) or k < ``sink_tokens``.
 
-    Scores are query . key * scale, then softcap * tanh(score / softcap). The weights are
-    exp(score) / (sum of exp(score) + exp(sink logit)): a sink logit enters the denominator only.
-    Query head h reads key/value head h // (H / kv_heads). No key seen: exactly 0, lse -inf.
+    Scores are query . key * scale, then softcap * tanh(score / softcap). Against the largest score
+    of a query, m, the weights are exp(score - m), the output is sum of weight * value / (sum of
+    weights + exp(sink logit - m)): a sink logit enters the denominator only; and the lse is
+    m + log(sum of weights). Query head h reads key/value head h // (H / kv_heads). Where nothing
+    has weight, as no key is seen or all scores are -inf: exactly 0, lse -inf.
+
+    NaN and infinity are what IEEE arithmetic makes of them in these formulas. What a query does not
+    see changes nothing, whatever it holds. NaN in a query, or in a key that it sees, makes that
+    query and head NaN, lse too, and so does a score of +inf. NaN in a value that it sees makes that
+    channel NaN; an infinite one makes it infinite, or NaN where its weight is 0, as that of a score
+    of -inf is.
 
     Args:
         query: [T, H, k_dim].
@@ -192,14 +200,27 @@ def attend(
     out = np.zeros((count, heads, values.shape[2]), query.dtype)
     sums = np.zeros((count, heads), query.dtype)
     for head in range(heads):
-        scores = query[:, head] @ keys[:, head // repeats].T * scale
-        if softcap is not None:
-            scores = softcap * np.tanh(scores / softcap)
+        with np.errstate(invalid="ignore", over="ignore"):  # what is seen may be anything
+            scores = query[:, head] @ keys[:, head // repeats].T * scale
+            if softcap is not None:
+                scores = softcap * np.tanh(scores / softcap)
         scores = np.where(seen, scores, -np.inf)
         sink = -np.inf if sink_logits is None else float(sink_logits[head])
         weights, sums[:, head] = softmax(scores, sink)
-        out[:, head] = weights @ values[:, head // repeats]
+        out[:, head] = _weighted(weights, values[:, head // repeats], seen)
     return Attended(out, sums)
+
+
+def _weighted(weights: Floats, values: Floats, seen: NDArray[np.bool_]) -> Floats:
+    """weights [n, m] @ values [m, v_dim], where a value counts for those who see it alone."""
+    finite = np.isfinite(values)
+    out: Floats = weights @ np.where(finite, values, 0.0)
+    odd = ~finite.all(axis=1)
+    for query in np.flatnonzero(seen[:, odd].any(axis=1)):
+        mine = seen[query]
+        with np.errstate(invalid="ignore"):
+            out[query] = weights[query, mine] @ values[mine]
+    return out
 
 
 def softmax(scores: Floats, sink: float = -np.inf) -> tuple[Floats, Floats]:
@@ -216,10 +237,10 @@ def softmax(scores: Floats, sink: float = -np.inf) -> tuple[Floats, Floats]:
     """
     top = scores.max(axis=1, keepdims=True, initial=-np.inf)
     peak = np.where(np.isneginf(top), 0.0, top)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         lse = np.log(np.exp(scores - peak).sum(axis=1, keepdims=True)) + peak
-    total = np.logaddexp(lse, sink)
-    return np.exp(scores - np.where(np.isneginf(total), 0.0, total)), lse[:, 0]
+        total = np.logaddexp(lse, sink)
+        return np.exp(scores - np.where(np.isneginf(total), 0.0, total)), lse[:, 0]
 
 
 def merge(parts: Iterable[Attended[Any]], sink_logits: ArrayLike | None = None) -> Attended[Floats]:

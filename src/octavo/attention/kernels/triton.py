@@ -267,8 +267,7 @@ def _attend(
             mask=live[:, None] & (value < v_dim)[None, :],
             other=0.0,
         )
-        product = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-        sums = sums * kept[:, None] + product
+        sums = sums * kept[:, None] + _weighed(weights, v, seen)
         total = total * kept + tl.sum(weights, 1)
         peak = higher
 
@@ -283,6 +282,30 @@ def _attend(
         mask=there[:, None] & (value < v_dim)[None, :],
     )
     tl.store(lse + result, _log(total) + peak, mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _weighed(weights: Any, v: Any, seen: Any) -> Any:
+    """The product of weights and values, of which what is not finite counts for who sees it.
+
+    A product with 0 would spread it to all pairs. Products with 0 and 1 say, in the blocks that
+    have any, which pairs see NaN, or weigh inf by what.
+    """
+    odd = (v - v) != 0
+    finite = tl.where(odd, 0.0, v).to(v.dtype)
+    product = tl.dot(weights.to(v.dtype), finite, input_precision="ieee")
+    if tl.max(tl.max(odd.to(tl.int32), 1), 0) > 0:
+        inf, heavy = float("inf"), (weights > 0).to(tl.float32)
+        rises, falls = (v == inf).to(tl.float32), (v == -inf).to(tl.float32)
+        nan, unweighed = odd.to(tl.float32) - rises - falls, (seen & (weights == 0)).to(tl.float32)
+        lost = tl.dot(seen.to(tl.float32), nan, input_precision="ieee")
+        lost += tl.dot(unweighed, rises + falls, input_precision="ieee")
+        up = tl.dot(heavy, rises, input_precision="ieee") > 0
+        down = tl.dot(heavy, falls, input_precision="ieee") > 0
+        product = tl.where(up, inf, product)
+        product = tl.where(down, product - inf, product)
+        product = tl.where(lost > 0, float("nan"), product)
+    return product
 
 
 @triton.jit  # type: ignore[untyped-decorator]
