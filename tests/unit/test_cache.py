@@ -586,3 +586,19 @@ def test_any_page_size(page_size):
     run(cache, row)
 
     assert 69 // page_size * page_size == cache.admit(range(70)).cached
+
+
+def test_a_prompt_is_as_long_as_it_was_admitted():
+    """Whatever the sequence learns; a fork has the other's, and a released handle still says so."""
+    cache = Cache(Plan.from_pages(30, 4))
+    row = cache.admit([1] * 9, limit=20)
+    assert (9, 0) == (row.prompt, row.scheduled)
+    cache.commit(cache.extend(row, 9), [7])
+    cache.learn(row, [8, 8])
+    child = cache.fork(row)[0]
+    cache.preempt(row)
+    cache.resume(row)
+
+    assert (9, 9) == (row.prompt, child.prompt)
+    cache.release(row)
+    assert 9 == row.prompt

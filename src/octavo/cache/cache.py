@@ -12,6 +12,7 @@ from typing import Any, Literal
 from weakref import ReferenceType, ref
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo import core as core_build
 from octavo.cache.arguments import (
@@ -76,7 +77,7 @@ class Cache:
     Admitting: `admit`, `peek`, `explain_match`, `fits`, `pin`. Stepping: `batch`, `extend`,
     `commit`, `abort`, `learn`, `keep`. Going back: `truncate`, `drop`. Sharing: `fork`. Making
     room: `preempt`, `resume`. Ending: `release`, `reset`. Looking: `need`, `available`, `stats`,
-    `check`.
+    `check`, `vacated`.
 
     Args:
         plan: from `octavo.plan` or `Plan.from_pages`.
@@ -89,6 +90,7 @@ class Cache:
         snapshot_bytes: most bytes of kept states; None: as many as fit.
         rollback: positions that may be taken back, of windows and states.
         depth: steps that may be open at once.
+        erase: whether pages that hold nothing any more are noted, for `vacated` to name them.
         on_event: called with each page stored or removed, and when all are forgotten, once the
             verb that did it is done. What it raises becomes a RuntimeWarning.
 
@@ -110,6 +112,7 @@ class Cache:
         snapshot_bytes: int | None = None,
         rollback: int = 0,
         depth: int = 1,
+        erase: bool = False,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         if not isinstance(plan, Plan):
@@ -130,6 +133,7 @@ class Cache:
         limit_snapshots(core, plan, snapshot_bytes)
         self._prefixes = Prefixes(core, grid=snapshots == "grid")
         self._capacity = Capacity(core, plan, self._prefixes, self.max_length)
+        core.pool.vacated = set() if check_flag("erase", erase) else None
         self._log = EventLog(core, on_event) if on_event is not None else None
         self._named: dict[object, ReferenceType[Sequence]] = {}
         self._numbers = count()
@@ -240,6 +244,28 @@ class Cache:
         return self._capacity.available()
 
     @verb
+    def vacated(self) -> dict[str, NDArray[np.int32]]:
+        """Pages by group that hold nothing any more, for a storage to erase; each is named once.
+
+        Nobody holds them, no prefix stands for them, and none was taken again. Steps that are open
+        may still write to them, and to what their rows held: erase when those have run. A page
+        that was evicted to be used at once is not among them but in the step's ``fresh``; of a
+        packed plan the others of its parent are once the parent is free.
+
+        Raises:
+            StepError: the cache was not made with ``erase``.
+
+        Cost: O(pages let go of since the last call, and of those before that were in use then).
+        """
+        if self._core.pool.vacated is None:
+            raise StepError("this cache notes no pages to erase: make it with erase=True")
+        self._reap()
+        found: dict[str, list[int]] = {}
+        for group, page in self._core.pool.take_vacated():
+            found.setdefault(self._core.names[group], []).append(page)
+        return {name: np.array(pages, np.int32) for name, pages in found.items()}
+
+    @verb
     def stats(self) -> Stats:
         """Counts now and totals so far. O(1)."""
         self._reap()
@@ -337,6 +363,7 @@ class Cache:
         self._hold(row, identity, hit)
         core.bind(sequence, row)  # not before: what it names is whole
         self._named[sequence.id] = ref(sequence)
+        sequence.prompt = given.length
         sequence.cached = hit.boundary * core.size if hit is not None else 0
         self._prompt_tokens += given.length
         self._cached_tokens += sequence.cached
@@ -722,7 +749,7 @@ class Cache:
     def _fork(self, parent: Sequence, left: int) -> Sequence:
         child = Sequence(self, self._new_name(), parent._identity)
         self._core.bind(child, self._core.fork(parent.row, left))
-        child.cached = parent.cached
+        child.prompt, child.cached = parent.prompt, parent.cached
         self._named[child.id] = ref(child)
         return child
 

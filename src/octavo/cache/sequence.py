@@ -26,16 +26,19 @@ class Sequence(Handle):
 
     Attributes:
         id: the name it was admitted under.
+        prompt: tokens of the prompt it was admitted with, of a fork the other's: a row is in
+            prefill while ``scheduled`` is below. ``tokens()[:prompt]`` are their ids.
         cached: tokens of its prompt whose KV was found in the prefix cache when it was admitted.
     """
 
-    __slots__ = ("_cache", "_identity", "cached", "id")
+    __slots__ = ("_cache", "_identity", "cached", "id", "prompt")
 
     __reduce__ = uncopied("it is a handle on pages of its cache; Cache.fork makes another")
 
     def __init__(self, cache: Any, id: object, identity: Identity) -> None:
         super().__init__()
-        self.id, self._cache, self._identity, self.cached = id, cache, identity, 0
+        self.id, self._cache, self._identity = id, cache, identity
+        self.prompt = self.cached = 0
 
     def __repr__(self) -> str:
         state = f"known {self.length}, scheduled {self.scheduled}, computed {self.computed}"

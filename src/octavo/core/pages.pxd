@@ -11,7 +11,7 @@ cdef class PagePool:
     cdef public PrefixIndex index
     cdef public Space shared
     cdef public Lanes quiet
-    cdef public object excess, removed
+    cdef public object excess, removed, vacated
     cdef public list spaces
     cdef public int[::1] owner, live, vacant, left, right, chain, used, stack
     cdef public long long[::1] mark, due, need, lack, pinned, opening
@@ -43,6 +43,8 @@ cdef class PagePool:
     @cython.locals(first=int, lane=int, page=int)
     cdef void quieten(self, Space space, int parent) except *
     cdef void settle(self, Space space, int parent) except *
+    @cython.locals(space=Space)
+    cpdef bint is_nobodys(self, int group, int page) except *
     cdef void vacate(self, Space space, int page, int parent) except *
     @cython.locals(space=Space)
     cpdef void publish(self, int group, int page, int node) except *

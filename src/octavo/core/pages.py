@@ -60,6 +60,7 @@ class PagePool:
         due: by group, pages that must still be there after the next is taken.
         need, lack, pinned, opening: by group, what `is_short` reads and answers.
         removed: called with group, page and whether it is evicted before a node loses a page.
+        vacated: (group, page) of pages that hold nothing any more; None: nobody asks for them.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class PagePool:
         self.again = again
         self.excess = excess
         self.removed: Removed | None = None
+        self.vacated: set[tuple[int, int]] | None = None
         self.packed = bool(per_parent)
         self.spaces: list[Space] = []
         end = parents
@@ -322,9 +324,24 @@ class PagePool:
     def vacate(self, space: Space, page: int, parent: int) -> None:
         """A page holds nothing any more. O(1)."""
         self.vacant[parent] += 1
+        if self.vacated is not None:
+            self.vacated.add((self.owner[parent] - 1, page))
         if space.per_parent > 1:
             space.below[page] = self.chain[parent]
             self.chain[parent] = page
+
+    def take_vacated(self) -> list[tuple[int, int]]:
+        """Those noted in ``vacated`` whose bytes are nobody's now, in order. O(noted)."""
+        noted = self.vacated or set()
+        found = [(group, page) for group, page in sorted(noted) if self.is_nobodys(group, page)]
+        noted.difference_update(found)
+        return found
+
+    def is_nobodys(self, group: int, page: int) -> bool:
+        """Whether a page is vacant, and no other group has its parent. O(1)."""
+        space = self.space(group)
+        owner = self.owner[(page - 1) // space.per_parent]
+        return owner in (0, group + 1) and not space.holders[page] and not space.node[page]
 
     # -- publishing and giving up --------------------------------------------------------------
 

@@ -69,6 +69,8 @@ class Engine:
         max_step_tokens: most tokens a forward pass computes.
         preemption: whether a request is admitted as soon as there is room for its prompt, and the
             newest computed again where pages run out; else when all can reach their limits.
+        erase: whether pages are filled with zeros when all have let go of them, and before a step
+            writes to them for the first time. Prefixes that are kept stay until they are evicted.
         tokenizer: for stop texts; anything with ``decode(ids)``.
 
     Attributes:
@@ -92,13 +94,15 @@ class Engine:
         prefix: bool = True,
         max_step_tokens: int = 2048,
         preemption: bool = True,
+        erase: bool = False,
         tokenizer: Any = None,
     ) -> None:
         if not isinstance(plan, Plan):
             raise PlanError("plan", plan, "it must come from octavo.plan")
         if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
             raise UnsupportedModel("tokenizer", f"{tokenizer!r} has no decode(ids)")
-        self.cache = Cache(plan, max_sequences=max_sequences, prefix=prefix)
+        self.cache = Cache(plan, max_sequences=max_sequences, prefix=prefix, erase=erase)
+        self._erases = erase
         self._scheduler = Scheduler[Request](self.cache, max_step_tokens, preemption=preemption)
         self._runner = Runner(model, plan)
         self._tokenizer = tokenizer
@@ -195,6 +199,7 @@ class Engine:
             raise StepError(f"{request!r} was submitted to another engine")
         if not request.done:
             self._finish(request, "cancelled")
+            self._erase()
 
     def step(self) -> bool:
         """One forward pass for everything that runs, after admitting what fits.
@@ -221,6 +226,7 @@ class Engine:
                 request.note_cached()
             wanting, found = self._compute(turn)
             self._book(turn.step, wanting, found)
+            self._erase()
             self._call_listeners(wanting, found)
             self._raise_first(wanting)
         return bool(self._scheduler)
@@ -308,6 +314,8 @@ class Engine:
         """
         step = turn.step
         try:
+            if self._erases:
+                self.storage.zero(step.fresh)
             logits = self._runner.forward(step)
             wanting = list(compress(turn.requests, step.wants_token.tolist()))
             found = sample_rows(logits, [request.sampler for request in wanting])
@@ -347,6 +355,11 @@ class Engine:
         self._scheduler.remove(request)
         request.finish_reason = reason
         self._count(finished=1)
+
+    def _erase(self) -> None:
+        """Fill with zeros what nobody needs any more."""
+        if self._erases:
+            self.storage.zero(self.cache.vacated())
 
     def _call_listeners(self, wanting: list[Request], found: list[int | Exception]) -> None:
         """Call each ``on_token``; one that raises costs its own request and no other's token."""
