@@ -7,10 +7,12 @@ runs as Python source, and the part in front of it where the core is compiled.
 import gc
 import random
 import sys
+from functools import partial
 
 import pytest
 
 from octavo import Attention, Cache, Media, Plan, Prompt, Salt, State
+from octavo.cache.events import page_digests
 
 CASES = {}
 
@@ -215,6 +217,29 @@ def admit_after_many_extras(extras):
         cache.release(computed(cache, ids(0, 9), extra=[Salt(f"{extra}"), media]))
     prompt, extra = ids(0, 9), [Salt("a"), Media("image", 1, 3)]
     return (lambda: cache.release(cache.admit(prompt, extra=extra)),)
+
+
+@case(20, 2_000)
+def admit_with_media_beyond_the_prompt(pages):
+    """Placeholders claimed far behind what the sequence may ever know."""
+    cache, prompt = pool(), ids(0, 12)
+    media = [Media("image", 1, 4 * pages)]
+    return (lambda: cache.release(cache.admit(prompt, extra=media, limit=40)),)
+
+
+def test_media_cost_each_the_same():
+    """However many a prompt has."""
+    costs = []
+    for count in (10, 200):
+        cache, media = pool(), [Media(f"{n}", 8 * n + 1, 8 * n + 3) for n in range(count)]
+        prompt = Prompt(ids(0, 8 * count), media)
+        costs.append(lines(partial(cache.peek, prompt)) / count)
+        costs.append(
+            lines(lambda prompt=prompt: page_digests(prompt.tokens, 4, prompt.extra)) / count
+        )
+
+    assert costs[2] <= costs[0]
+    assert costs[3] <= costs[1]
 
 
 @pytest.mark.parametrize("name", CASES)

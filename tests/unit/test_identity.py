@@ -62,6 +62,15 @@ def test_page_keys_are_relative_to_the_page(start, stop, key):
     assert key == identity.page_key(start, stop)
 
 
+def test_pages_with_media_are_keyed_by_column():
+    """As each for itself, up to the column asked for, whatever positions media claim."""
+    identity = read_extras([Media("a", 2, 7), Media("b", 9, 10), Media("c", 10, 2**31 - 1)])
+    keys = {column: identity.page_key(4 * column, 4 * column + 4) for column in range(5)}
+
+    assert keys == identity.page_keys(4, 5)
+    assert {0: keys[0], 1: keys[1]} == identity.page_keys(4, 2)
+
+
 def test_pages_behind_unknown_media_are_not_shared():
     """From the first media without a digest on."""
     assert read_extras([]).shared_until is None

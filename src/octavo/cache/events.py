@@ -72,9 +72,10 @@ def page_digests(tokens: Tokens, page_size: int, extra: Iterable[Extra] = ()) ->
     ids, identity = check_tokens(tokens), read_extras(extra)
     count = shareable_pages(identity, ids.size, page_size)
     digests, digest = [], root_digest(identity.root)
-    for at in range(0, count * page_size, page_size):
-        page = ids[at : at + page_size].tobytes()
-        digest = page_digest(digest, page, identity.page_key(at, at + page_size))
+    keys = identity.page_keys(page_size, count)
+    for column in range(count):
+        page = ids[column * page_size : (column + 1) * page_size].tobytes()
+        digest = page_digest(digest, page, keys.get(column, ()))
         digests.append(digest)
     return digests
 

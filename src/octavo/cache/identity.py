@@ -102,6 +102,15 @@ class Identity:
     media: tuple[Media, ...] = ()
     cross: CrossInput | None = None
 
+    def page_keys(self, page_size: int, columns: int) -> dict[int, MediaKey]:
+        """`page_key` of each page with media among the first, by column. O(media + these pages)."""
+        found: dict[int, list[tuple[str | bytes | None, int, int]]] = {}
+        for m in self.media:
+            for column in range(m.start // page_size, min(columns, -(-m.stop // page_size))):
+                start = column * page_size
+                found.setdefault(column, []).append((m.digest, m.start - start, m.stop - start))
+        return {column: tuple(key) for column, key in found.items()}
+
     def page_key(self, start: int, stop: int) -> MediaKey:
         """What tells the page of positions ``start..stop-1`` from its like in tokens. O(media)."""
         return tuple(

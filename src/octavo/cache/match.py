@@ -123,12 +123,13 @@ class Prefixes:
         core.shared[row] = NEVER if until is None else until
         if identity.media:
             hold = core.index.tags.hold
-            core.tags[row] = {c: hold(key) for c, key in _media_keys(identity, core.size).items()}
+            keys = identity.page_keys(core.size, core.limit[row] // core.size)
+            core.tags[row] = {column: hold(key) for column, key in keys.items()}
 
     def _known_tags(self, identity: Identity, columns: int) -> dict[int, int]:
-        keys = _media_keys(identity, self._core.size)
+        keys = identity.page_keys(self._core.size, columns)
         find = self._core.index.tags.find
-        return {column: find(key) for column, key in keys.items() if column < columns}
+        return {column: find(key) for column, key in keys.items()}
 
     def set_stops(self, row: int, boundary: int) -> None:
         """Ask for states where other prompts are likely to branch off. O(stops)."""
@@ -179,14 +180,6 @@ def shareable_pages(identity: Identity, length: int, page_size: int) -> int:
     """Full pages below ``length`` whose content is known. O(media)."""
     until = identity.shared_until if identity.media else None
     return (length if until is None else min(length, until)) // page_size
-
-
-def _media_keys(identity: Identity, page_size: int) -> dict[int, object]:
-    """By column, what tells pages with media from their like in tokens. O(their pages)."""
-    columns = set[int]()
-    for item in identity.media:
-        columns.update(range(item.start // page_size, -(-item.stop // page_size)))
-    return {c: identity.page_key(c * page_size, (c + 1) * page_size) for c in sorted(columns)}
 
 
 def grid_columns(last: int) -> list[int]:
