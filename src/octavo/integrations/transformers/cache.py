@@ -20,6 +20,7 @@ import octavo
 from octavo.checks import check_int
 from octavo.errors import (
     LengthError,
+    OctavoError,
     RollbackUnsupported,
     StepError,
     UnsupportedModel,
@@ -44,7 +45,6 @@ from octavo.integrations.transformers.models import forgets, plan_for, shares
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import OTHER_IDS, BatchRows
 from octavo.integrations.transformers.weights import Weights
-from octavo.planner.plan import Plan
 from octavo.storage import Storage
 
 
@@ -56,7 +56,8 @@ def _alone(method: Callable[..., Any]) -> Any:
         with self._lock:
             if self._thread not in (None, get_ident()):
                 raise StepError("another thread began a call on this cache; reset() ends it")
-            return method(self, *args, **kwargs)
+            with self._whole():
+                return method(self, *args, **kwargs)
 
     return guarded
 
@@ -69,23 +70,26 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     what can be found again, ``forget()`` drops that too; ``close()`` stops following the model.
 
     Attributes:
-        pages: the `octavo.Cache` that owns the pages; its ``stats()`` count use and hits.
+        pages: the `octavo.Cache` that owns the pages; its ``stats()`` count use and hits. Another
+            one after an interrupt within octavo.
         storage: the tensors, exactly the planned bytes.
         plan: of the memory.
     """
 
-    def __init__(self, model: Any, plan: Plan, pages: octavo.Cache, *, rollback: int) -> None:
-        self.plan, self.pages, self._rollback = plan, pages, rollback
+    def __init__(self, model: Any, make: Callable[[], octavo.Cache], *, rollback: int) -> None:
+        self.pages, self._make, self._rollback = make(), make, rollback
+        self.plan = plan = self.pages.plan
         self.storage = Storage(plan, model.device)
-        self._rows = BatchRows(pages, shares=shares(model, plan), resumes=not forgets(model))
+        self._rows = BatchRows(self.pages, shares=shares(model, plan), resumes=not forgets(model))
         super().__init__(layers=layers_of(self.storage, self._rows))
         self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._paged = [layer.paged for layer in self.layers if isinstance(layer, TokenLayer)]
         self._chunked = any(getattr(paged.kind, "chunk", None) for paged in self._paged)
         self._fresh = self._prompted = self._waits = self._showing = False
         self._columns: int | None = None
-        self._lock = RLock()
+        self._lock, self._torn = RLock(), False
         self._thread: int | None = None
+        self._own = attention_of(model)
         self._model, self._weights = weakref.ref(model), Weights(model)
         self._unfollow = follow(model, self)
 
@@ -125,8 +129,8 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         Cost: O(layers), and the memory.
         """
         plan = plan_for(model, memory, page_size=page_size, max_length=max_length, **options)
-        pages = octavo.Cache(plan, max_sequences=max_sequences, rollback=rollback, policy=policy)
-        return cls(model, plan, pages, rollback=rollback)
+        options = {"max_sequences": max_sequences, "rollback": rollback, "policy": policy}
+        return cls(model, functools.partial(octavo.Cache, plan, **options), rollback=rollback)
 
     def __repr__(self) -> str:
         return f"<OctavoCache of {self.storage.nbytes:,} bytes, {self.pages!r}>"
@@ -157,7 +161,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         """
         check_prompt(input_ids, attention_mask)
         ids = ids_of(input_ids)
-        with self._lock:
+        with self._lock, self._whole():
             if self._weights.others():
                 self._drop()
             real = real_of(attention_mask, *ids.shape, by_column=self._chunked)
@@ -176,23 +180,48 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         model = self._model()
         if model is None or not takes_attention(model):
             raise UnsupportedModel("model", "it does not use transformers' attention interface")
-        own = attention_of(model)
-        model.set_attn_implementation(NAME_WITH_MASKS)
+        if attention_of(model) != NAME_WITH_MASKS:  # an interrupt may have left it
+            self._own = attention_of(model)
         try:
+            model.set_attn_implementation(NAME_WITH_MASKS)
             yield self
         finally:
-            model.set_attn_implementation(own)
+            model.set_attn_implementation(self._own)
 
     def reset(self) -> None:
         """Let all rows go; published pages stay, to be found by the next prompt. O(pages).
 
-        A pass that another thread runs fails. The cache can be used again, whatever failed before.
+        A pass that another thread runs fails. The cache can be used again, whatever failed before;
+        after an interrupt within octavo no page stays.
         """
         with self._lock:
-            self._rows.release()
-            self._rows.lost = self._prompted = False
-            self._begin_call(fresh=False)
-            self._thread = None
+            try:
+                with self._whole():
+                    self._let_go()
+            except OctavoError:  # an interrupt that Python swallowed, in a finaliser
+                self._torn = True
+                with self._whole():
+                    self._let_go()
+
+    def _let_go(self) -> None:
+        self._rows.release()
+        self._rows.lost = self._prompted = False
+        self._begin_call(fresh=False)
+        self._thread = None
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Notice what is not done to its end, and begin anew after it: see `octavo.Cache`."""
+        if self._torn:
+            self.pages = self._make()
+            self._rows.begin_anew(self.pages)
+        self._torn = True
+        try:
+            yield
+        except Exception as error:
+            self._torn = isinstance(error, MemoryError) and not isinstance(error, OctavoError)
+            raise
+        self._torn = False
 
     def forget(self) -> None:
         """Let all rows go and drop every page, as where weights have changed unseen. O(pages).
@@ -202,8 +231,9 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         Raises:
             StepError: prefixes are pinned with ``pages.pin``.
         """
-        self.reset()
-        self._drop()
+        with self._lock, self._whole():
+            self._let_go()
+            self._drop()
 
     def _drop(self) -> None:
         self._rows.release()
@@ -229,13 +259,13 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     @_is_user_defined.setter
     def _is_user_defined(self, _value: bool) -> None:
-        with self._lock:
+        with self._lock, self._whole():
             self._rows.settle()
             self._thread = get_ident()
             self._begin_call(fresh=not self._prompted)
 
     def _begin_call(self, *, fresh: bool) -> None:
-        self._fresh, self._waits = fresh, False
+        self._fresh, self._waits, self._showing = fresh, False, False
         for layer in self._states:
             layer.record_past = False
 
@@ -432,7 +462,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         Raises:
             UnsupportedModel: a layer kept nothing, or attended otherwise; the rows are gone.
         """
-        with self._lock:
+        with self._lock, self._whole():
             now = self._rows.now
             if now is None or now.done or now.thread != get_ident():
                 return

@@ -56,6 +56,12 @@ class BatchRows:
         """Columns computed so far, padding included."""
         return int(self.real.shape[1])
 
+    def begin_anew(self, cache: Cache) -> None:
+        """Have no rows, on a cache of which nothing is taken: what was before is lost. O(1)."""
+        self.cache, self.batch = cache, cache.batch()
+        self.sequences, self.now, self.lost = [], None, True
+        self.real = np.ones((0, 0), np.bool_)
+
     # -- prompts -------------------------------------------------------------------------------
 
     def prompt(self, ids: Index | None, real: Bools) -> None:
@@ -80,7 +86,7 @@ class BatchRows:
         self.known = self.shares and ids is not None
         try:
             self._admit(ids, real)
-        except BaseException:
+        except Exception:
             self.release()
             raise
 
@@ -196,7 +202,7 @@ class BatchRows:
                 self._forget_unused()
                 self.known = False
             self.now = self._open(ids, real)
-        except BaseException:
+        except Exception:
             self._lose()
             raise
         return self.now
