@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import transformers
 from exported_models import build, difference, paged_logits, prompts, wanted_logits, weights_of
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from octavo.errors import PlanError
 from octavo.integrations.onnx import Decoder, export_decoder
@@ -110,3 +112,39 @@ def test_fp16(operators):
     wanted = wanted_logits(model, tokens)
 
     assert all(np.abs(a - b[: len(a)]).max() < 3e-2 for a, b in zip(found, wanted, strict=True))
+
+
+def drawn(rng, kind):
+    """Rope parameters of a type within what published models have, and the longest position."""
+    before = int(rng.choice([2048, 4096, 8192, 32768]))
+    found = {"rope_type": kind, "rope_theta": float(rng.choice([1e4, 1.5e5, 5e5, 1e6, 5e6]))}
+    if kind != "default":
+        found["factor"] = float(rng.choice([1.0, 2.0, 8.0, 32.0, 40.0]))
+    if kind == "llama3":
+        low = float(rng.choice([1.0, 2.0]))
+        found |= {"low_freq_factor": low, "high_freq_factor": low * float(rng.choice([2, 4, 8]))}
+    if kind == "yarn":
+        found |= {"beta_fast": float(rng.choice([16, 32, 64])), "beta_slow": 1.0}
+        found |= {"truncate": bool(rng.integers(2))}
+        found |= [{}, {"attention_factor": 0.9}, {"mscale": 1.0, "mscale_all_dim": 0.7}][
+            rng.integers(3)
+        ]
+    if kind in ("llama3", "yarn"):
+        found["original_max_position_embeddings"] = before
+    return found, before * 8
+
+
+@pytest.mark.parametrize("kind", ["default", "linear", "dynamic", "llama3", "yarn"])
+def test_frequencies_of_published_sizes(kind):
+    """Frequencies and magnitude as transformers' own functions give them, which compute in fp32."""
+    rng = np.random.default_rng(len(kind))
+    for _ in range(20):
+        parameters, longest = drawn(rng, kind)
+        sizes = {"head_dim": int(rng.choice([64, 80, 128, 256])), "hidden_size": 256}
+        sizes |= {"num_hidden_layers": 1, "max_position_embeddings": longest}
+        config = transformers.LlamaConfig(rope_parameters=dict(parameters), **sizes)
+        wanted = LlamaRotaryEmbedding(config)
+        rotary = Decoder.from_config(config).rotaries[0]
+
+        assert np.allclose(rotary.frequencies, wanted.inv_freq.numpy(), rtol=1e-5, atol=0)
+        assert rotary.magnitude == pytest.approx(wanted.attention_scaling)

@@ -65,9 +65,11 @@ def read_fields(config: object) -> dict[str, Any]:
         right = "it must be a config, a model of transformers, or what a config.json holds"
         raise ConfigError("config", type(config).__name__, right)
     fields: dict[str, Any] = held.to_dict()
-    usual: dict[str, Any] = type(held)().to_dict()
     family = FAMILIES.get(str(fields.get("model_type")))
-    known = INERT | set(FIXED) | (family.mapped if family else set())
+    if family is None:
+        return fields
+    usual: dict[str, Any] = type(held)().to_dict()
+    known = INERT | set(FIXED) | family.mapped
     return {
         name: value
         for name, value in fields.items()
