@@ -169,6 +169,18 @@ def test_padding_is_harmless(dtype):
     assert 3 == np.isfinite(keys).all(axis=(2, 3)).sum()
 
 
+def test_padding_behind_the_last_position():
+    """Tokens of padding have no positions: there may be more of them than the tables have left."""
+    session = load(export_attention(DECODERS["separate"], dtype="fp32", operators="standard"))
+    feeds = {n: np.ones((6, w), np.float32) for n, w in (("query", 64), ("key", 32), ("value", 32))}
+    caches = {n: np.zeros((5, 16, 2, 16), np.float32) for n in ("key_cache.0", "value_cache.0")}
+    index = arrays([[1, 2, 3, 4]], [78, 79, -1, -1, -1, -1], [0, 2])
+    index["past_seqlens"][:] = 62
+    found, *_ = session.run(None, feeds | caches | index)
+
+    assert np.isfinite(found[:2]).all()
+
+
 @by_decoder
 def test_operator_in_the_reference_evaluator(name):
     """The oracle as the operator, and standard operators on ONNX Runtime, give the same numbers."""

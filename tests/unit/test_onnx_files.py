@@ -11,6 +11,7 @@ import octavo
 from octavo.errors import ConfigError, LengthError, PlanError
 from octavo.integrations.onnx import Decoder, PagedSession, export_decoder, write_decoder
 from octavo.integrations.onnx.export import LIMIT
+from octavo.integrations.onnx.runners import start_runner
 from octavo.model.spec import Attention, Latent
 
 SIZES = {"vocab": 50, "hidden": 32, "layers": 2, "heads": 4, "mlp": 48, "max_length": 64}
@@ -181,6 +182,100 @@ def test_genai_config_of_windows_and_latents(tmp_path):
     found = json.loads((tmp_path / "genai_config.json").read_text())["model"]["decoder"]
     assert "latent_cache.%d" == found["inputs"]["past_names"]
     assert "latent_cache_out.%d" == found["outputs"]["present_names"]
+
+
+def fed_by_genai(path, counts, tables, past, ids):
+    """The inputs of one step, under the names that the file beside the graph gives."""
+    inputs = json.loads((path.parent / "genai_config.json").read_text())["model"]["decoder"][
+        "inputs"
+    ]
+    bounds = np.cumsum([0, *counts])
+    values = {
+        "input_ids": np.array(ids, np.int64),
+        "cumulative_sequence_lengths": bounds,
+        "past_sequence_lengths": past,
+        "attention_metadata": [max(counts), 64, 64],
+        "block_table": tables[0],
+        "block_table_windowed": tables[1],
+    }
+    return {
+        inputs[name]: each if name == "input_ids" else np.array(each, np.int32)
+        for name, each in values.items()
+        if name in inputs
+    }
+
+
+@pytest.mark.parametrize("name", ["full", "mixed", "window"])
+@pytest.mark.parametrize("operators", ["standard", "paged"])
+def test_graph_fed_by_genai(name, operators, tmp_path):
+    """One set of lengths, ids of 64 bits, no slots: the logits of octavo's own graph.
+
+    Layers with a window read a ring of pages that its table repeats.
+    """
+    decoder = (DECODERS | {"window": Decoder(**SIZES, kind=SLIDES)})[name]
+    weights, options = decoder.random_weights(), {"dtype": "fp32", "operators": operators}
+    path = write_decoder(tmp_path, decoder, weights, engine="genai", **options)
+    runner = start_runner("reference" if operators == "paged" else "onnxruntime", path)
+    caches = {
+        f"{part}_cache.{layer}": np.zeros((9, 16, 2, 16), np.float32)
+        for layer in range(2)
+        for part in ("key", "value")
+    }
+    tables = [[[4, 2, 8, 1], [5, 3, 0, 0]], [[4, 2, 8, 4], [5, 3, 5, 3]]]  # three pages, and two
+    ids = np.random.default_rng(0).integers(0, 50, (2, 60))
+    found = [[], []]
+    for past, counts in (
+        ([0, 0], [20, 3]),
+        ([20, 3], [12, 1]),
+        ([32, 4], [1, 9]),
+        ([33, 13], [18, 1]),
+    ):
+        flat = [ids[row, past[row] : past[row] + counts[row]] for row in (0, 1)]
+        feeds = fed_by_genai(path, counts, tables, past, np.concatenate(flat))
+        logits = runner.run(feeds, caches)
+        found[0].append(logits[: counts[0]])
+        found[1].append(logits[counts[0] :])
+
+    plan = octavo.plan(decoder.spec, "256KiB", dtype="fp32", layout="component")
+    model = export_decoder(decoder, weights, dtype="fp32", operators="standard")
+    cache, session = octavo.Cache(plan), PagedSession(model, plan)
+    rows = [cache.admit(ids[0, :51]), cache.admit(ids[1, :14])]
+    step = cache.extend(rows, [51, 14])
+    wanted = np.split(session.run(step), [51])
+    for one, other in zip(found, wanted, strict=True):
+        assert np.abs(np.concatenate(one) - other).max() < 2e-5
+
+
+def test_engine_section_of_genai(tmp_path):
+    """Its engine is told of pages: as many as fit on a GPU, on a CPU those of one sequence."""
+    decoder = DECODERS["mixed"]
+    weights = decoder.random_weights()
+    for operators, batching in (
+        ("paged", {"block_size": 256, "max_batch_size": 16}),
+        ("standard", {"block_size": 16, "num_blocks": 20, "max_batch_size": 16}),
+    ):
+        path = write_decoder(tmp_path, decoder, weights, operators=operators, engine="genai")
+        found = json.loads((path.parent / "genai_config.json").read_text())
+        assert {"dynamic_batching": batching} == found["engine"]
+        assert 256 == found["search"]["chunk_size"]
+        graph = onnx.load(path).graph
+        kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+        inputs = set(found["model"]["decoder"]["inputs"].values())
+        assert onnx.TensorProto.INT64 == kinds["input_ids"]
+        assert inputs - {"key_cache.%d", "value_cache.%d"} == {
+            n for n in kinds if "_cache." not in n
+        }
+
+
+def test_decoders_that_genai_does_not_run(tmp_path):
+    """Latent rows and windows of two widths are refused, and an engine that is not there."""
+    two = Decoder(**SIZES, kind=(SLIDES, Attention(2, 16, 16, window=9)))
+    for decoder in (DECODERS["latent"], two):
+        with pytest.raises(PlanError, match=r"groups is \[.*\]; onnxruntime-genai runs layers"):
+            write_decoder(tmp_path, decoder, decoder.random_weights(), engine="genai")
+    with pytest.raises(PlanError, match="engine is 'vllm'; one of octavo, genai"):
+        write_decoder(tmp_path, two, two.random_weights(), engine="vllm")
+    assert [] == names(tmp_path)
 
 
 def test_sessions_of_paths_that_are_none(tmp_path):

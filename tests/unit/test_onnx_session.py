@@ -319,6 +319,20 @@ def test_position_beyond_the_tables(model):
     unchanged(PagedSession(model, plan), step, LengthError, "context is 65; .* at most 64")
 
 
+def test_more_tokens_than_positions(model):
+    """A step may have more tokens than a sequence has positions: rows share it."""
+    plan, prompts = planned(), [[1] * 40, [2] * 40]
+    cache, session = octavo.Cache(plan), PagedSession(model, plan)
+    found = session.run(cache.extend([cache.admit(prompt) for prompt in prompts], 40))
+    alone = []
+    for prompt in prompts:
+        cache = octavo.Cache(plan)
+        alone.append(session.run(cache.extend(cache.admit(prompt), 40)))
+
+    assert (80, 50) == found.shape
+    assert np.abs(np.concatenate(alone) - found).max() < 1e-5
+
+
 def test_step_of_another_cache(model):
     """Pages the plan has not are refused: those of a cache with more of them."""
     plan = planned()

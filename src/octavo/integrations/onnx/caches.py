@@ -3,7 +3,7 @@
 The names are what a session binds, whoever wrote the graph.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,12 @@ There are rows + 1 bounds. Of several groups each has all five, as `index_names`
 """
 
 
-def index_names(groups: Collection[str]) -> dict[str, dict[str, str]]:
-    """By group: the names of its index inputs in a graph, by those in `INDICES`. O(groups).
+IndexNames = Mapping[str, Mapping[str, str]]
+"""By group: the names of its index inputs in a graph, by those in `INDICES`."""
+
+
+def index_names(groups: Collection[str]) -> IndexNames:
+    """The index inputs that octavo feeds. O(groups).
 
     One group's are the names themselves; of several each has its name behind a dot, as in
     ``block_table.window_1024``.
@@ -48,9 +52,18 @@ def index_names(groups: Collection[str]) -> dict[str, dict[str, str]]:
     }
 
 
-def layer_indices(decoder: Decoder) -> list[dict[str, str]]:
-    """By layer: the names of its group's index inputs, as `index_names`. O(layers)."""
-    names = index_names(decoder.groups)
+def shared_names(groups: Collection[str]) -> IndexNames:
+    """Those of engines that feed one set of lengths to all groups, and no slots. O(groups).
+
+    Tokens go where the block table says; an empty name is no input.
+    """
+    tables = {group: names["block_table"] for group, names in index_names(groups).items()}
+    plain = {name: name for name in INDICES} | {"slot_mapping": ""}
+    return {group: plain | {"block_table": table} for group, table in tables.items()}
+
+
+def by_layer(decoder: Decoder, names: IndexNames) -> list[Mapping[str, str]]:
+    """The index inputs of each layer. O(layers)."""
     of_layer = {layer: names[group] for group, layers in decoder.groups.items() for layer in layers}
     return [of_layer[layer] for layer in range(decoder.layers)]
 

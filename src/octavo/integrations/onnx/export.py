@@ -10,11 +10,11 @@ from typing import Literal
 
 import onnx
 
-from octavo.checks import check_int
+from octavo.checks import check_choice, check_int
 from octavo.errors import PlanError
-from octavo.integrations.onnx.caches import INDICES, index_names
+from octavo.integrations.onnx.caches import INDICES, IndexNames, index_names, shared_names
 from octavo.integrations.onnx.decoder import Decoder
-from octavo.integrations.onnx.genai import genai_config
+from octavo.integrations.onnx.genai import check_genai, genai_config
 from octavo.integrations.onnx.graph import ELEMENT_TYPES, DataFile, Graph, check_model
 from octavo.integrations.onnx.layers import Attend, Layers
 from octavo.integrations.onnx.paged import PagedNodes
@@ -23,7 +23,8 @@ from octavo.integrations.onnx.weights import Weights
 from octavo.model.spec import Latent
 
 Operators = Literal["paged", "standard"]
-_NODES: dict[str, Callable[[Graph, Decoder], Attend]] = {
+Engine = Literal["octavo", "genai"]
+_NODES: dict[str, Callable[[Graph, Decoder, IndexNames], Attend]] = {
     "paged": PagedNodes,
     "standard": StandardNodes,
 }
@@ -69,7 +70,7 @@ def export_decoder(
     if size > LIMIT:
         right = f"a graph in memory holds at most {LIMIT} bytes: write_decoder writes larger ones"
         raise PlanError("bytes of the weights", size, right)
-    model = _write(Graph(dtype), decoder, plain, operators)
+    model = _write(Graph(dtype), decoder, plain, operators, "octavo")
     check_model(model)
     return model
 
@@ -82,6 +83,7 @@ def write_decoder(
     dtype: str = "fp16",
     operators: Operators = "paged",
     config: object = None,
+    engine: Engine = "octavo",
     limit: int = LIMIT,
 ) -> Path:
     """`export_decoder` as files, of any size: ``model.onnx`` and ``genai_config.json``.
@@ -95,13 +97,17 @@ def write_decoder(
         decoder, weights, dtype, operators: as of `export_decoder`.
         config: that of the model, as `Decoder.from_config` takes it: for the type and the special
             tokens in ``genai_config.json``; None: type ``decoder``, and no tokens.
+        engine: who feeds the graph. ``octavo``: as `export_decoder` says. ``genai``:
+            onnxruntime-genai's own, which gives one set of lengths to all groups, ids of 64 bits
+            and no slots, so that tokens go where the block table says.
         limit: bytes that the graph itself may hold, at most `LIMIT`.
 
     Returns:
         The path of the graph, which `PagedSession` takes.
 
     Raises:
-        PlanError: as of `export_decoder`, but for the size. Nothing is written then.
+        PlanError: as of `export_decoder`, but for the size; no such ``engine``, or a decoder that
+            it does not run. Nothing is written then.
         ConfigError: ``config`` is none.
         LengthError: no such ``limit``.
         OSError: the files cannot be written.
@@ -111,17 +117,18 @@ def write_decoder(
     check_int("limit", limit, 0, LIMIT)
     plain = decoder.plain_weights(weights)
     beside = _bytes(decoder, plain, dtype) > limit
-    described = genai_config(decoder, config, _GRAPH)
     _check_operators(operators)
+    names = _names(decoder, engine)
+    described = genai_config(decoder, config, _GRAPH, names, operators)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=place, prefix=".export-") as name:
         made = Path(name)
         if beside:
             with DataFile(made / _DATA) as data:
-                model = _write(Graph(dtype, data), decoder, plain, operators)
+                model = _write(Graph(dtype, data), decoder, plain, operators, engine)
         else:
-            model = _write(Graph(dtype), decoder, plain, operators)
+            model = _write(Graph(dtype), decoder, plain, operators, engine)
         (made / _GRAPH).write_bytes(model.SerializeToString())
         check_model(made / _GRAPH)
         (made / _GENAI).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
@@ -156,7 +163,7 @@ def export_attention(
     graph, (kv_heads, channels) = Graph(dtype), decoder.row
     output = graph.output("output", "tokens", decoder.heads * decoder.output_channels)
     first = replace(decoder, layers=1, kind=decoder.kinds[0], rotary=decoder.rotaries[0])
-    attend = _attend(graph, first, operators)
+    attend = _attend(graph, first, operators, "octavo")
     query = graph.input("query", "tokens", decoder.heads * channels)
     key = graph.input("key", "tokens", kv_heads * channels)
     latent = isinstance(decoder.kind, Latent)
@@ -177,19 +184,30 @@ def _bytes(decoder: Decoder, weights: Weights, dtype: str) -> int:
     return elements * (4 if dtype == "fp32" else 2)
 
 
-def _write(graph: Graph, decoder: Decoder, weights: Weights, operators: str) -> onnx.ModelProto:
-    input_ids = graph.index("input_ids", "tokens")
+def _write(
+    graph: Graph, decoder: Decoder, weights: Weights, operators: str, engine: str
+) -> onnx.ModelProto:
+    input_ids = graph.index("input_ids", "tokens", wide=engine == "genai")
     logits = graph.output("logits", "tokens", decoder.vocab)
-    Layers(graph, decoder, weights, _attend(graph, decoder, operators)).write(input_ids, logits)
+    attend = _attend(graph, decoder, operators, engine)
+    Layers(graph, decoder, weights, attend).write(input_ids, logits)
     return graph.model("decoder")
 
 
-def _attend(graph: Graph, decoder: Decoder, operators: str) -> Attend:
+def _attend(graph: Graph, decoder: Decoder, operators: str, engine: str) -> Attend:
     _check_operators(operators)
-    for names in index_names(decoder.groups).values():
-        for name, shape in INDICES.items():
-            graph.index(names[name], *shape)
-    return _NODES[operators](graph, decoder)
+    names = _names(decoder, engine)
+    fields = [(own, name) for group in names.values() for name, own in group.items() if own]
+    for own, name in dict(fields).items():
+        graph.index(own, *INDICES[name])
+    return _NODES[operators](graph, decoder, names)
+
+
+def _names(decoder: Decoder, engine: str) -> IndexNames:
+    if check_choice("engine", engine, ("octavo", "genai")) == "octavo":
+        return index_names(decoder.groups)
+    check_genai(decoder)
+    return shared_names(decoder.groups)
 
 
 def _check_operators(operators: str) -> None:

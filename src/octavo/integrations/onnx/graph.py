@@ -138,9 +138,10 @@ class Graph:
         made = helper.make_node(kind, inputs, outputs, name=name, domain=domain, **attributes)
         self._nodes.append(made)
 
-    def index(self, name: str, *shape: Dim) -> str:
-        """An int32 input."""
-        self._inputs.append(helper.make_tensor_value_info(name, _INT32, shape))
+    def index(self, name: str, *shape: Dim, wide: bool = False) -> str:
+        """An int32 input, or an int64 one."""
+        element = _INT64 if wide else _INT32
+        self._inputs.append(helper.make_tensor_value_info(name, element, shape))
         return name
 
     def input(self, name: str, *shape: Dim) -> str:

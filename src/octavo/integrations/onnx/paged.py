@@ -6,7 +6,7 @@ Source of its inputs and attributes: ONNX Runtime 1.32, docs/ContribOperators.md
 from typing import Any
 
 from octavo.errors import PlanError, uncopied
-from octavo.integrations.onnx.caches import cache_names, layer_indices, output_names
+from octavo.integrations.onnx.caches import IndexNames, by_layer, cache_names, output_names
 from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.graph import Graph
 from octavo.integrations.onnx.layers import rotary_tables
@@ -19,6 +19,7 @@ class PagedNodes:
     Args:
         graph: written to; the caches become inputs and outputs of it.
         decoder: sizes.
+        names: of its index inputs.
 
     Raises:
         PlanError: so many rotated channels that the operator has no kernel for it.
@@ -26,14 +27,14 @@ class PagedNodes:
 
     __reduce__ = uncopied("it writes one graph")
 
-    def __init__(self, graph: Graph, decoder: Decoder) -> None:
+    def __init__(self, graph: Graph, decoder: Decoder, names: IndexNames) -> None:
         self._graph, self._decoder = graph, decoder
         for rotary in decoder.rotaries:
             if rotary.channels % 16:
                 right = "PagedAttention rotates halves that are multiples of 8: a multiple of 16"
                 raise PlanError("rotary", rotary.channels, right)
         self._tables = rotary_tables(graph, decoder)
-        self._indices = layer_indices(decoder)
+        self._indices = by_layer(decoder, names)
 
     def __call__(self, layer: int, query: str, key: str, value: str, sinks: str) -> str:
         """As `Attend`."""

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from octavo.errors import uncopied
-from octavo.integrations.onnx.caches import cache_names, index_names, output_names
+from octavo.integrations.onnx.caches import IndexNames, cache_names, output_names
 from octavo.integrations.onnx.contract import window_key
 from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.graph import Graph
@@ -28,16 +28,16 @@ class StandardNodes:
     Args:
         graph: written to; the caches become inputs and outputs of it.
         decoder: sizes.
+        names: of its index inputs.
     """
 
     __reduce__ = uncopied("it writes one graph")
 
-    def __init__(self, graph: Graph, decoder: Decoder) -> None:
+    def __init__(self, graph: Graph, decoder: Decoder, names: IndexNames) -> None:
         self._graph, self._decoder = graph, decoder
-        self._tables = rotary_tables(graph, decoder)
+        tables = rotary_tables(graph, decoder)
         self._zero = graph.constant("zero", np.zeros(1))
         found: dict[int, PlaceNames] = {}
-        names = index_names(decoder.groups)
         for group, layers in decoder.groups.items():
             kind = decoder.kinds[layers[0]]
             window = kind.window if isinstance(kind, Attention) else None
@@ -46,6 +46,21 @@ class StandardNodes:
             cache = cache_names(decoder, layers[0])[0]
             found |= dict.fromkeys(layers, find_places(graph, names[group], cache, window))
         self._places = found
+        self._angles = self._gather_angles(tables)
+
+    def _gather_angles(self, tables: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """By layer: cosines and sines of the step's tokens, [1, tokens, rotated channels / 2] each.
+
+        Gathered here, since RotaryEmbedding takes no more tokens at once than its tables have rows.
+        """
+        graph, last = self._graph, self._graph.scalar(self._decoder.max_length - 1)
+        places = [self._places[layer].positions for layer in range(self._decoder.layers)]
+        made = {}
+        for at, names in dict.fromkeys(zip(places, tables, strict=True)):
+            row = graph.op("Min", at, last)  # padding may stand anywhere
+            cos, sin = (graph.axis(graph.op("Gather", each, row), 0) for each in names)
+            made[at, names] = cos, sin
+        return [made[each] for each in zip(places, tables, strict=True)]
 
     def __call__(self, layer: int, query: str, key: str, value: str, sinks: str) -> str:
         """As `Attend`."""
@@ -99,8 +114,7 @@ class StandardNodes:
         rotated = graph.op(
             "RotaryEmbedding",
             graph.axis(rows, 0),
-            *self._tables[layer],
-            graph.axis(self._places[layer].positions, 0),
+            *self._angles[layer],
             **sizes,
         )
         return graph.op("Squeeze", rotated, graph.ints(0))
@@ -174,22 +188,30 @@ def find_places(
     stops = op("Slice", bounds, graph.ints(1), graph.ints(_END))
     counts = op("Sub", stops, starts)
     longest = op("ReduceMax", counts, keepdims=0)
-    tokens, rows = graph.size(names["slot_mapping"], 0), graph.size(names["past_seqlens"], 0)
+    rows = graph.size(names["past_seqlens"], 0)
+    last = op("Slice", bounds, graph.ints(-1), graph.ints(_END))
+    mapping = names["slot_mapping"]
+    tokens = graph.size(mapping, 0) if mapping else op("Squeeze", last, graph.ints(0))
     row, offset = _rows_of_tokens(graph, starts, stops, tokens, rows)
     packed = op("Add", op("Mul", row, longest), offset)
-    last = op("Sub", op("Mul", rows, longest), one)
+    most = op("Sub", op("Mul", rows, longest), one)
     ahead = graph.range(longest)
     queries = op("Add", graph.axis(starts, 1), graph.axis(ahead, 0))
     page_size = graph.size(cache, 1)
     keys = graph.range(op("Mul", graph.size(names["block_table"], 1), page_size))
     contexts = graph.axis(op("Add", past, counts), 1)
     at = op("Add", graph.axis(past, 1), graph.axis(ahead, 0))
-    written, slots = _slots(graph, names["slot_mapping"], page_size)
+    positions = op("Add", op("Gather", past, row), offset)
+    if mapping:
+        written, slots = _slots(graph, mapping, page_size)
+    else:
+        table = names["block_table"]
+        written, slots = graph.range(tokens), _table_slots(graph, table, row, positions, page_size)
     return PlaceNames(
         table=names["block_table"],
-        positions=op("Add", op("Gather", past, row), offset),
+        positions=positions,
         queries=op("Min", queries, op("Sub", tokens, one)),
-        packed=op("Min", packed, last),
+        packed=op("Min", packed, most),
         written=written,
         slots=slots,
         held=graph.axis(op("Less", graph.axis(keys, 0), contexts), 2, 3),
@@ -219,6 +241,15 @@ def _slots(graph: Graph, mapping: str, page_size: str) -> tuple[str, str]:
     slots = graph.axis(graph.op("Gather", slots, written), 1)
     page, offset = graph.op("Div", slots, page_size), graph.op("Mod", slots, page_size)
     return written, graph.op("Concat", page, offset, axis=1)
+
+
+def _table_slots(graph: Graph, table: str, row: str, positions: str, page_size: str) -> str:
+    """[tokens, 2], the page and offset that a block table has for positions of its rows."""
+    column, offset = graph.op("Div", positions, page_size), graph.op("Mod", positions, page_size)
+    at = graph.op("Add", graph.op("Mul", row, graph.size(table, 1)), column)
+    pages = graph.op("Reshape", graph.wide(table), graph.ints(-1))
+    page = graph.axis(graph.op("Gather", pages, at), 1)
+    return graph.op("Concat", page, graph.axis(offset, 1), axis=1)
 
 
 def _seen(graph: Graph, queries: str, keys: str, window: int | None) -> str:
