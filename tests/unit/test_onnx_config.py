@@ -133,6 +133,14 @@ def test_gemma_1_means_the_approximation():
     assert "gelu" == Decoder.from_config(tiny(hidden_act="gelu")).activation
 
 
+def test_null_says_that_there_is_none():
+    """A cap of null is none, not that of the class; so is a window of null."""
+    gemma = Decoder.from_config(tiny("gemma2", final_logit_softcapping=None, head_dim=16))
+
+    assert (50.0, None) == (gemma.score_cap, gemma.logit_cap)
+    assert Attention(4, 16, 16) == Decoder.from_config(tiny("mistral", sliding_window=None)).kind
+
+
 def test_paths(tmp_path):
     """The file, or the folder it lies in."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
@@ -230,6 +238,9 @@ WRONG = [
         "rope_parameters.partial_rotary_factor",
         "an even number of the 16 channels",
     ),
+    ({"model_type": "qwen2", "layer_types": 3}, "layer_types", "list"),
+    ({"vocab_size": True}, "vocab_size", "an int of at least 1"),
+    ({"max_position_embeddings": None}, "max_position_embeddings", "an int of at least 1"),
     ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling", "above 0"),
     ({"model_type": "gemma2", "query_pre_attn_scalar": "8"}, "query_pre_attn_scalar", "above 0"),
     (

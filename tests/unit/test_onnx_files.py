@@ -273,7 +273,7 @@ def test_decoders_that_genai_does_not_run(tmp_path):
     for decoder in (DECODERS["latent"], two):
         with pytest.raises(PlanError, match=r"groups is \[.*\]; onnxruntime-genai runs layers"):
             write_decoder(tmp_path, decoder, decoder.random_weights(), engine="genai")
-    with pytest.raises(PlanError, match="engine is 'vllm'; one of octavo, genai"):
+    with pytest.raises(PlanError, match="engine is 'vllm'; it must be one of octavo, genai"):
         write_decoder(tmp_path, two, two.random_weights(), engine="vllm")
     assert [] == names(tmp_path)
 

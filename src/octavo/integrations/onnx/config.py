@@ -12,9 +12,10 @@ from octavo.integrations.onnx.families import FAMILIES, FIXED, INERT, Family
 from octavo.integrations.onnx.rotary import Rotary, read_rotary
 from octavo.model.configs import FAMILIES as READERS
 from octavo.model.configs import load_config
-from octavo.model.configs.fields import Fields
 from octavo.model.spec import Attention, Layer, ModelSpec
 
+Values = Mapping[str, Any]
+"""Fields of a config, its family's defaults where it leaves them out; null is null."""
 _LEGACY_GELU = {"gelu": "gelu_pytorch_tanh"}  # what files of Gemma mean
 
 
@@ -30,17 +31,16 @@ def read_decoder(config: object) -> dict[str, Any]:
         raise UnsupportedField("model_type", name, f"exported are {', '.join(FAMILIES)}")
     _check_source(config, family)
     _check_fields(given, family)
-    defaults = {**READERS[str(name)].defaults, **family.defaults}
-    fields = Fields(given, defaults)
+    fields = {**READERS[str(name)].defaults, **family.defaults, **given}
     kinds = _attention_layers(given, fields)
     found = {
-        "vocab": fields.count("vocab_size"),
-        "hidden": fields.width,
-        "layers": fields.layers,
-        "heads": fields.heads,
-        "mlp": fields.count("intermediate_size"),
+        "vocab": _count(fields, "vocab_size"),
+        "hidden": _count(fields, "hidden_size"),
+        "layers": _count(fields, "num_hidden_layers"),
+        "heads": _count(fields, "num_attention_heads"),
+        "mlp": _count(fields, "intermediate_size"),
         "kind": kinds if len(set(kinds)) > 1 else kinds[0],
-        "max_length": fields.count("max_position_embeddings"),
+        "max_length": _count(fields, "max_position_embeddings"),
         "epsilon": _number(fields, "rms_norm_eps"),
         "rotary": _rotaries(given, family, fields, kinds),
         "activation": _activation(str(name), family, fields),
@@ -115,13 +115,14 @@ def _check_fields(given: Mapping[str, Any], family: Family) -> None:
             raise UnsupportedField(name, value, f"{other} is {wanted!r}, and is what is read")
 
 
-def _attention_layers(given: Mapping[str, Any], fields: Fields) -> tuple[Attention, ...]:
+def _attention_layers(given: Mapping[str, Any], fields: Values) -> tuple[Attention, ...]:
     """What each layer keeps, as `ModelSpec.from_config` reads it."""
-    if fields.get("sliding_window") is None and fields.get("layer_types") is not None:
-        slides = [kind for kind in fields.listed("layer_types") if kind != "full_attention"]
-        if slides:
-            raise ConfigError("sliding_window", None, "there are layers that slide")
-    return tuple(map(_attention, ModelSpec.from_config(dict(given)).layers))
+    layers = tuple(map(_attention, ModelSpec.from_config(dict(given)).layers))
+    if fields.get("sliding_window") is None and "sliding_attention" in (
+        fields.get("layer_types") or ()
+    ):
+        raise ConfigError("sliding_window", None, "there are layers that slide")
+    return layers
 
 
 def _attention(layer: Layer) -> Attention:
@@ -129,7 +130,7 @@ def _attention(layer: Layer) -> Attention:
     return layer
 
 
-def _activation(name: str, family: Family, fields: Fields) -> str:
+def _activation(name: str, family: Family, fields: Values) -> str:
     from octavo.integrations.onnx.activations import ACTIVATIONS
 
     given = fields.get(family.activation)
@@ -139,19 +140,19 @@ def _activation(name: str, family: Family, fields: Fields) -> str:
     return found
 
 
-def _biases(family: Family, fields: Fields) -> tuple[str, ...]:
+def _biases(family: Family, fields: Values) -> tuple[str, ...]:
     by_flag = [maps for flag, maps in family.by_flag.items() if _flag(fields, flag)]
     return (*family.biased, *(name for maps in by_flag for name in maps))
 
 
-def _scales(name: str, family: Family, fields: Fields) -> dict[str, float | None]:
+def _scales(name: str, family: Family, fields: Values) -> dict[str, float | None]:
     """Factors and caps."""
     found: dict[str, float | None] = {}
     for field, (target, divides) in family.scales.items():
         value = _number(fields, field)
         found[target] = 1 / value if divides else value
     if name.startswith("gemma"):
-        found["embedding_scale"] = fields.width**0.5
+        found["embedding_scale"] = _count(fields, "hidden_size") ** 0.5
     if "query_pre_attn_scalar" in family.defaults:
         found["score_scale"] = _number(fields, "query_pre_attn_scalar") ** -0.5
     caps = {"attn_logit_softcapping": "score_cap", "final_logit_softcapping": "logit_cap"}
@@ -161,15 +162,22 @@ def _scales(name: str, family: Family, fields: Fields) -> dict[str, float | None
     return found
 
 
-def _number(fields: Fields, name: str) -> float:
+def _count(fields: Values, name: str) -> int:
     value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(name, value, "it must be an int of at least 1")
+    return value
+
+
+def _number(fields: Values, name: str) -> float:
+    value: Any = fields.get(name)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 < value < float("inf"):
         raise ConfigError(name, value, "it must be a finite number above 0")
     return float(value)
 
 
-def _flag(fields: Fields, name: str) -> bool:
+def _flag(fields: Values, name: str) -> bool:
     value = fields.get(name)
     if not isinstance(value, bool):
         raise ConfigError(name, value, "it must be true or false")
@@ -177,10 +185,10 @@ def _flag(fields: Fields, name: str) -> bool:
 
 
 def _rotaries(
-    given: Mapping[str, Any], family: Family, fields: Fields, kinds: tuple[Attention, ...]
+    given: Mapping[str, Any], family: Family, fields: Values, kinds: tuple[Attention, ...]
 ) -> Rotary | tuple[Rotary, ...]:
     """The rotary positions of all layers, or of each where a family has them by type of layer."""
-    dim, longest = kinds[0].k_dim, fields.count("max_position_embeddings")
+    dim, longest = kinds[0].k_dim, _count(fields, "max_position_embeddings")
     if "" in family.thetas:
         name = "rope_scaling" if given.get("rope_scaling") else "rope_parameters"
         parameters = _parameters(given, family)

@@ -1,7 +1,7 @@
 """The decoder that is exported: its sizes, what its layers keep, and its weights by name."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from octavo.checks import check_choice, check_int, check_number, check_positive
 from octavo.errors import LengthError, PlanError, UnsupportedModel
@@ -151,7 +151,7 @@ class Decoder:
                 raise PlanError("kind", kind, "each must be an Attention")
             if not isinstance(kind, Attention | Latent):
                 raise PlanError("kind", kind, "it must be an Attention or a Latent")
-        if len({_but_window(kind) for kind in self.kinds}) > 1:
+        if any(_but_window(kind) != _but_window(self.kinds[0]) for kind in self.kinds):
             raise PlanError("kind", self.kind, "layers may differ in their window alone")
 
     def _check_attention(self, kind: Attention | Latent) -> None:
@@ -343,6 +343,5 @@ class Decoder:
 
 
 def _but_window(kind: Attention | Latent) -> object:
-    if not isinstance(kind, Attention):
-        return kind
-    return kind.kv_heads, kind.k_dim, kind.v_dim, kind.sink_tokens, kind.sink_logits, kind.chunk
+    """All that a kind says but how far back it sees."""
+    return [getattr(kind, each.name) for each in fields(kind) if each.name != "window"]
