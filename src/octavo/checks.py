@@ -11,8 +11,8 @@ from operator import index
 from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.errors import LengthError, OctavoError, PlanError, TokenError
 
 Ints = NDArray[np.int32]

@@ -40,6 +40,40 @@ copied and pickled, so that a worker's reaches the process that waits for it.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
+__all__ = [
+    "BudgetTooSmall",
+    "CacheInUse",
+    "CapacityError",
+    "ConfigError",
+    "CopyError",
+    "DuplicateSequence",
+    "IdentityError",
+    "IntegrityError",
+    "KernelMismatch",
+    "LengthError",
+    "ModelError",
+    "NeverFits",
+    "OctavoError",
+    "OutOfPages",
+    "PageFileError",
+    "PageFileMismatch",
+    "PlanError",
+    "PullError",
+    "RollbackUnsupported",
+    "SamplingError",
+    "StaleSequence",
+    "StepError",
+    "TokenError",
+    "TraceError",
+    "UnknownArchitecture",
+    "UnknownGroup",
+    "UnknownSequence",
+    "UnsupportedField",
+    "UnsupportedModel",
+    "quote",
+    "uncopied",
+]
+
 _LONGEST = 120  # characters of a value that a message quotes
 
 

@@ -8,10 +8,12 @@ from operator import index
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.checks import check_int, entries_of
 from octavo.errors import CapacityError, LengthError
+
+__all__ = ["slot_mapping"]
 
 Ints = NDArray[np.int32]
 _MAX_SLOT = 2**31 - 1

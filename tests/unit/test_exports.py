@@ -29,6 +29,7 @@ def test_all_is_complete_and_sorted():
 def test_all_errors_are_exported(name):
     """Every error of octavo.errors can be caught as `octavo.Name`."""
     assert getattr(errors, name) is getattr(octavo, name)
+    assert name in errors.__all__
 
 
 @pytest.mark.parametrize("name", ["Copies", "CrossView", "Delta", "GroupView", "StateView"])

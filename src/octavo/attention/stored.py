@@ -18,8 +18,8 @@ ends.
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.checks import as_reals, check_positive
 from octavo.errors import LengthError, PlanError, uncopied
 

@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.identity import NO_EXTRAS, CrossInput, Extra, Identity, read_extras
 from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step

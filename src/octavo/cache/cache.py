@@ -12,9 +12,9 @@ from typing import Any, Literal
 from weakref import ReferenceType, ref
 
 import numpy as np
-from numpy.typing import NDArray
 
 from octavo import core as core_build
+from octavo.arrays import NDArray
 from octavo.cache.arguments import (
     MOST,
     Counts,

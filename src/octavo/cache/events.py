@@ -18,6 +18,8 @@ from octavo.checks import Tokens, check_int, check_tokens
 from octavo.core.commits import Core
 from octavo.errors import uncopied
 
+__all__ = ["Cleared", "EventLog", "Removed", "Stored", "page_digests"]
+
 
 class Stored(NamedTuple):
     """A page was published.

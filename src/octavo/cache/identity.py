@@ -13,6 +13,17 @@ from typing import Any
 from octavo.checks import check_int, entries_of
 from octavo.errors import IdentityError
 
+__all__ = [
+    "Adapter",
+    "CrossInput",
+    "Identity",
+    "Media",
+    "Salt",
+    "page_digest",
+    "read_extras",
+    "root_digest",
+]
+
 MediaKey = tuple[tuple[str | bytes | None, int, int], ...]
 """Digests of the media in a page, and where each begins and ends relative to it."""
 _MAX_POSITION = 2**31 - 1

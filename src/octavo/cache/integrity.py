@@ -5,8 +5,8 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.results import Pin
 from octavo.core.commits import Core
 from octavo.core.eviction import Lanes

@@ -15,6 +15,8 @@ from octavo.core.commits import Core
 from octavo.core.sequences import NEVER
 from octavo.errors import uncopied
 
+__all__ = ["Hit", "Prefixes", "grid_columns", "shareable_pages"]
+
 GRID_STEP = (21, 20)
 """Most a grid boundary may be of the one before, as a fraction: 1.05."""
 Pages = list[list[int]]

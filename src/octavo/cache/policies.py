@@ -11,6 +11,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 from octavo.checks import check_int
 from octavo.errors import PlanError
 
+__all__ = ["LRU", "SLRU", "Policy", "find_policy"]
+
 
 @runtime_checkable
 class Policy(Protocol):

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.identity import CrossInput, Extra, read_extras
 from octavo.checks import Tokens, check_tokens
 from octavo.errors import LengthError

@@ -3,11 +3,13 @@
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.sequence import Sequence
 from octavo.cache.verbs import verb
 from octavo.errors import uncopied
+
+__all__ = ["Committed", "Explanation", "Fit", "Match", "Pin", "Repointed", "Stats"]
 
 Ints = NDArray[np.int32]
 

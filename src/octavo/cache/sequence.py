@@ -9,8 +9,8 @@ import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.identity import Identity
 from octavo.core.rows import Handle
 from octavo.core.sequences import NEVER

@@ -9,10 +9,12 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.core.rows import Pass
 from octavo.errors import StepError, UnknownGroup, uncopied
+
+__all__ = ["Copies", "CrossView", "Delta", "GroupView", "StateView", "Step", "Unknown"]
 
 if TYPE_CHECKING:
     from octavo.cache.sequence import Sequence

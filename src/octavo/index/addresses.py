@@ -4,8 +4,8 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.step import GroupView, Ints, Step
 from octavo.checks import check_int
 from octavo.core.arena import view as numbers

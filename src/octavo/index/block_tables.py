@@ -3,8 +3,8 @@
 from typing import NamedTuple, Unpack, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.step import Ints, Step
 from octavo.core.emit import Base, Keys, KeyStarts, QueryStarts, Table
 from octavo.index.addresses import Addresses

@@ -6,8 +6,8 @@ from math import prod
 from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.checks import check_int
 from octavo.errors import LengthError, PlanError
 from octavo.index.addresses import kernel_page_of

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.step import Step
 from octavo.checks import check_int
 from octavo.core.emit import PageStarts

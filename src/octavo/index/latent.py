@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, PlanError
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.step import Step
 from octavo.errors import CapacityError, LengthError
 from octavo.index.arguments import name_row

@@ -7,8 +7,8 @@ one's own making can be attended to. Knows integers, not keys and values.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.step import GroupView, Ints, Step
 from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, PlanError

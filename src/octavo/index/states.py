@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.step import Ints, Step
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.index.arguments import MOST, check_gone, check_rows, check_step, padded

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from octavo.checks import check_int
 from octavo.errors import ConfigError
 
+__all__ = ["Attention", "Compressed", "Cross", "Latent", "Shared", "State", "kinds_in"]
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.checks import check_int
 from octavo.model.layers import Attention, Compressed, Cross, LayerKind, State
 

@@ -13,8 +13,8 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.planner.components import Component
 
 GRAIN = 256

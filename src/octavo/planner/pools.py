@@ -18,6 +18,18 @@ from octavo.planner.budget import Budget, Memory
 from octavo.planner.components import Elements, Order
 from octavo.planner.layouts import Layout, TensorPlan
 
+__all__ = [
+    "GroupPlan",
+    "PlanRequest",
+    "PoolPlan",
+    "in_flight_pages",
+    "largest",
+    "longest_of",
+    "max_sequences",
+    "max_sequences_in_flight",
+    "parents",
+]
+
 if TYPE_CHECKING:
     from fractions import Fraction
 

@@ -12,6 +12,22 @@ from octavo.model.spec import ModelSpec
 from octavo.planner.components import components_of
 from octavo.planner.pools import MAX_PAGES, GroupPlan, PoolPlan
 
+__all__ = [
+    "buffer_bytes",
+    "bytes_per_token",
+    "bytes_per_token_beyond_windows",
+    "cost",
+    "depth_bytes",
+    "fixed_bytes_per_sequence",
+    "in_flight_bytes",
+    "kept_bytes",
+    "kept_in",
+    "saved_states",
+    "sequence_bytes",
+    "state_bytes",
+    "state_tokens",
+]
+
 
 def bytes_per_token(plan: PoolPlan) -> int:
     """Bytes one token adds while every layer keeps it, without padding. O(groups)."""

@@ -14,8 +14,8 @@ from collections import deque
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.cache import Cache
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.checks import check_apart, check_int
 from octavo.errors import LengthError, PlanError, UnknownGroup, uncopied
 from octavo.planner.plan import GroupPlan, Plan

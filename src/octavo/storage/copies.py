@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.cache.step import Copies
 from octavo.checks import check_apart, check_int
 from octavo.errors import LengthError, PlanError, UnknownGroup

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.checks import check_int, check_positive
 from octavo.errors import LengthError, PlanError, uncopied
 from octavo.planner.plan import Plan

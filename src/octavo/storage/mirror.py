@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from octavo.arrays import NDArray
 from octavo.checks import check_apart, check_int
 from octavo.errors import LengthError, PlanError, StepError, UnknownGroup, uncopied
 from octavo.storage.addresses import Ints

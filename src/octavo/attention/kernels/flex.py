@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.attention import flex_attention as flex
 
+from octavo.arrays import NDArray
 from octavo.attention import registry
 from octavo.attention.kernels.torch import attend_with_care
 from octavo.attention.parameters import Seen
