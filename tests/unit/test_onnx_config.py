@@ -165,6 +165,7 @@ REFUSED = [
     ({"model_type": "olmo"}, "model_type", "is 'olmo'; exported are"),
     ({"model_type": ["llama"]}, "model_type", "is .'llama'.; exported are"),
     ({"architectures": ["LlamaForTokenClassification"]}, "architectures", "LlamaForCausalLM"),
+    ({"architectures": 3}, "architectures", "LlamaForCausalLM"),
     ({"hidden_act": "xielu"}, "hidden_act", "is 'xielu'; exported are silu"),
     ({"hidden_act": None}, "hidden_act", "is None"),
     ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type", "is 'longrope'"),

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any
 
 from octavo.errors import ConfigError, UnsupportedField, UnsupportedModel
+from octavo.integrations.onnx.activations import ACTIVATIONS
 from octavo.integrations.onnx.families import FAMILIES, FIXED, INERT, Family
 from octavo.integrations.onnx.rotary import Rotary, read_rotary
 from octavo.model.configs import FAMILIES as READERS
@@ -93,26 +94,32 @@ def _check_source(config: object, family: Family) -> None:
 def _check_fields(given: Mapping[str, Any], family: Family) -> None:
     """Refuse the first field that is neither mapped, nor as it must be, nor without effect."""
     for name, value in given.items():
-        if name in family.mapped or name in INERT:
-            continue
-        if name == "architectures":
-            if value is not None and family.architecture not in value:
-                right = f"exported of this family is {family.architecture}"
-                raise UnsupportedField(name, value, right)
-        elif name not in FIXED:
-            raise UnsupportedField(
-                name, value, "this field is not known here, so never passed over"
-            )
-        elif value not in FIXED[name]:
-            right = f"{family.architecture} is exported with {FIXED[name][0]} alone"
-            raise UnsupportedField(name, value, right)
-    if not family.partial and given.get("partial_rotary_factor") not in (None, 1):
-        why = f"{family.architecture} rotates whole heads"
-        raise UnsupportedField("partial_rotary_factor", given["partial_rotary_factor"], why)
+        if name not in family.mapped and name not in INERT:
+            _check_unmapped(name, value, family)
+    _check_part("partial_rotary_factor", given.get("partial_rotary_factor"), family)
     for name, other in family.same.items():
         value, wanted = given.get(name), given.get(other, family.defaults.get(other))
         if value is not None and value != wanted:
             raise UnsupportedField(name, value, f"{other} is {wanted!r}, and is what is read")
+
+
+def _check_unmapped(name: str, value: object, family: Family) -> None:
+    if name == "architectures":
+        listed = value if isinstance(value, list | tuple) else (value,)
+        if value is not None and family.architecture not in listed:
+            right = f"exported of this family is {family.architecture}"
+            raise UnsupportedField(name, value, right)
+    elif name not in FIXED:
+        raise UnsupportedField(name, value, "this field is not known here, so never passed over")
+    elif value not in FIXED[name]:
+        right = f"{family.architecture} is exported with {FIXED[name][0]} alone"
+        raise UnsupportedField(name, value, right)
+
+
+def _check_part(name: str, part: object, family: Family) -> None:
+    """Refuse a part of a head where the family's class rotates the whole."""
+    if not family.partial and part not in (None, 1):
+        raise UnsupportedField(name, part, f"{family.architecture} rotates whole heads")
 
 
 def _attention_layers(given: Mapping[str, Any], fields: Values) -> tuple[Attention, ...]:
@@ -131,8 +138,6 @@ def _attention(layer: Layer) -> Attention:
 
 
 def _activation(name: str, family: Family, fields: Values) -> str:
-    from octavo.integrations.onnx.activations import ACTIVATIONS
-
     given = fields.get(family.activation)
     found = _LEGACY_GELU.get(given, given) if name == "gemma" and isinstance(given, str) else given
     if not isinstance(found, str) or found not in ACTIVATIONS:
@@ -231,9 +236,7 @@ def _check_type(parameters: Mapping[str, Any], family: Family, name: str) -> Non
         right = f"{family.architecture} is exported with {', '.join(family.rope_types)}"
         raise UnsupportedField(f"{name}.rope_type", kind, right)
     part = parameters.get("partial_rotary_factor")
-    if not family.partial and part not in (None, 1):
-        why = f"{family.architecture} rotates whole heads"
-        raise UnsupportedField(f"{name}.partial_rotary_factor", part, why)
+    _check_part(f"{name}.partial_rotary_factor", part, family)
 
 
 def _nested_parameters(given: Mapping[str, Any], family: Family) -> dict[str, dict[str, Any]]:
