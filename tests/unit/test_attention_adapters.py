@@ -217,7 +217,7 @@ def test_flash_attn_conforms(flash, monkeypatch):
 
     words = ("latent attention", "sink_tokens", "kv_dtype")
     assert all(any(word in why for word in words) for why in report.refused)
-    assert report.cases == 2 * 4 * 15
+    assert report.cases == 2 * 4 * 18
 
 
 def test_flashinfer_conforms(wrappers):
@@ -233,7 +233,7 @@ def test_flashinfer_conforms(wrappers):
 
     words = ("latent attention", "sink_tokens", "kv_dtype")
     assert all(any(word in why for word in words) for why in report.refused)
-    assert report.cases == 2 * 4 * 15
+    assert report.cases == 2 * 4 * 18
     assert Prefill.made
     assert Decode.made
 

@@ -14,9 +14,9 @@ KEYWORDS = frozenset(
 )
 """Keywords of `paged_attention` that a kernel may lack: ``v_dim`` stands for latent caches,
 ``order`` for head-major ones."""
-FEATURES = KEYWORDS | {"prefill", "strided", "keyless"}
+FEATURES = KEYWORDS | {"prefill", "strided", "keyless", "nan"}
 """And what else it may lack: several queries a row, pages that lie apart, queries that see no
-key."""
+key, NaN that counts for those who see it and for nobody else."""
 
 
 class AttentionRule(NamedTuple):
@@ -29,6 +29,7 @@ class AttentionRule(NamedTuple):
         sink_logits: whether there are some.
         latent: whether keys and values are one row.
         keyless: whether some queries see no key: their rows have more queries than keys.
+        nan: whether some queries, and some keys and values of the contexts, are NaN.
     """
 
     options: dict[str, Any]
@@ -36,11 +37,13 @@ class AttentionRule(NamedTuple):
     sink_logits: bool = False
     latent: bool = False
     keyless: bool = False
+    nan: bool = False
 
     @property
     def features(self) -> set[str]:
         """What a kernel must have of `FEATURES` to be tried with this."""
         others = {"sink_logits": self.sink_logits, "v_dim": self.latent, "keyless": self.keyless}
+        others["nan"] = self.nan
         return set(self.options) | {name for name, there in others.items() if there}
 
 
@@ -80,6 +83,7 @@ class Case(NamedTuple):
         parts = [f"{name} {value}" for name, value in rule.options.items()]
         parts += ["window group"] * rule.dropping + ["sink logits"] * rule.sink_logits
         parts += ["latent"] * rule.latent + ["queries without keys"] * rule.keyless
+        parts += ["NaN in its contexts"] * rule.nan
         parts += [f"scales by {self.scales}"] * ("kv_dtype" in rule.options)
         parts += ["pages apart"] * self.strided + ["lse"] * self.lse
         shape = f"{self.heads}:{self.kv_heads} heads of {self.k_dim} and {self.v_dim}"
@@ -114,6 +118,11 @@ def rules(page_size: int, kv_dtypes: Sequence[str] = ()) -> tuple[AttentionRule,
         AttentionRule({"causal": False}, keyless=True),
         AttentionRule({"scale": 0.3}, latent=True),
         AttentionRule({"scale": 0.3, "window": size + 1}, dropping=True, latent=True),
+        AttentionRule({}, nan=True),
+        AttentionRule({"window": size + 1}, nan=True),
+        AttentionRule(together, sink_logits=True, nan=True),
+        AttentionRule({"causal": False}, nan=True),
+        AttentionRule({"scale": 0.3, "window": size + 1}, latent=True, nan=True),
         *(AttentionRule({"kv_dtype": name}) for name in kv_dtypes),
     )
 

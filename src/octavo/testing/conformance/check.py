@@ -70,7 +70,8 @@ def check_kernel(
 
     Steps mix decodes, prefills, chunks of prefills and rows that sit out, with contexts around
     multiples of a page, on pages that are scattered, used before and shared between rows. Slots
-    that are in no row's context hold NaN, the null page zeros.
+    that are in no row's context hold NaN, the null page zeros. In some cases queries, keys and
+    values of the contexts are NaN too: it counts for who sees it, and for nobody else.
 
     Args:
         fn: called as ``fn(query, key_cache, value_cache, step, **options)``, as
@@ -86,7 +87,7 @@ def check_kernel(
         without: features the kernel lacks although it has their parameters, of `FEATURES`:
             keywords, ``v_dim`` for latent caches, ``order`` for head-major pages, ``prefill`` for
             rows of several queries, ``strided`` for pages that lie apart, ``keyless`` for queries
-            that see no key (index functions refuse those).
+            that see no key (index functions refuse those), ``nan`` for NaN in queries and contexts.
         page_sizes: tokens a page holds.
         orders: of the caches' axes, ``token`` or ``head``.
         dtypes: the element types, of `TOLERANCES`.
@@ -105,7 +106,7 @@ def check_kernel(
             anything but NotImplementedError and UnsupportedModel, which refuse the case.
         PlanError, LengthError: an argument is none of these, or nothing is left to try.
 
-    Cost: ``rounds`` times 17 to 33 rules, 4 scenes, and ``page_sizes``; about 10 ms a case beside
+    Cost: ``rounds`` times 22 to 38 rules, 4 scenes, and ``page_sizes``; about 10 ms a case beside
     the kernel's own time.
     """
     settings.functions(fn=fn, to=to, back=back, **({} if index is None else {"index": index}))
@@ -204,6 +205,8 @@ def _diagnose(kernel: Kernel, trial: Trial, answer: Answer, tolerance: float) ->
 
     if trial.case.strided and passes(trial.together()):
         return "takes pages to lie next to each other: it passes where they do"
+    if trial.case.rule.nan and (found := _misplaced(answer, trial.reference())):
+        return found
     if not np.isnan(answer[0]).any():
         return _named(trial, answer, tolerance)
     seeing = np.isfinite(trial.reference().lse)
@@ -215,6 +218,16 @@ def _diagnose(kernel: Kernel, trial: Trial, answer: Answer, tolerance: float) ->
         return f"{reads} and weighs them by 0, which is NaN where they hold NaN"
     named = _named(tame, kernel(tame), tolerance)
     return f"{reads} and {named}" if named else reads
+
+
+def _misplaced(answer: Answer, expected: Attended[Any]) -> str | None:
+    """What became of NaN; None: it is where it should be."""
+    pairs = [(a, e) for a, e in zip(answer, expected, strict=True) if a is not None]
+    if any((np.isnan(actual) & ~np.isnan(right)).any() for actual, right in pairs):
+        return "lets NaN reach queries that do not see it, or channels that do not hold it"
+    if any((np.isnan(right) & ~np.isnan(actual)).any() for actual, right in pairs):
+        return "loses NaN that a query sees"
+    return None
 
 
 def _named(trial: Trial, answer: Answer, tolerance: float) -> str | None:

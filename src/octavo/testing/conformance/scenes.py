@@ -51,10 +51,10 @@ class Scene(NamedTuple):
     rows: tuple[SceneRow, ...]
 
 
-def rows_of(scene: str, page_size: int) -> tuple[SceneRow, ...]:
+def rows_of(scene: str, page_size: int, longest: int) -> tuple[SceneRow, ...]:
     """The rows of ``decode``, ``prefill``, ``decodes`` or ``mixed``, around multiples of a page.
 
-    O(rows).
+    One of ``decodes`` has ``longest`` keys, or four pages and more. O(rows).
     """
     size = page_size
     ends = sorted({1, max(1, size - 1), size, size + 1, 2 * size, 2 * size + 1, 50})
@@ -66,7 +66,7 @@ def rows_of(scene: str, page_size: int) -> tuple[SceneRow, ...]:
     if scene == "prefill":
         return (SceneRow(0, 2 * size + 1),)
     if scene == "decodes":
-        long = SceneRow(max(299, 4 * size + 2), 1)
+        long = SceneRow(max(longest - 1, 4 * size + 2), 1)
         return (sharing[0], *decodes, SceneRow(2 * size, 0), *sharing[1:], long)
     return (
         *decodes[:2],

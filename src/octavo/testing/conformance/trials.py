@@ -22,6 +22,7 @@ from octavo.testing.conformance.scenes import (
 )
 
 _BEYOND = 8  # pages of NaN behind the plan's, for kernels that read too far
+_LONG, _LONG_WITH_NAN = 300, 1030  # keys of a long row: kernels cut it at 128, 256, 512...
 
 
 class Trial(NamedTuple):
@@ -70,8 +71,9 @@ class Trial(NamedTuple):
 
 
 @lru_cache(maxsize=128)
-def _scene(name: str, page_size: int, window: int | None, sink_tokens: int) -> Scene:
-    return build_scene(rows_of(name, page_size), page_size, window, sink_tokens, seed=page_size)
+def _scene(name: str, page_size: int, window: int | None, sink_tokens: int, longest: int) -> Scene:
+    rows = rows_of(name, page_size, longest)
+    return build_scene(rows, page_size, window, sink_tokens, seed=page_size)
 
 
 def build_trial(case: Case, poison: float = np.nan) -> Trial:
@@ -85,7 +87,8 @@ def build_trial(case: Case, poison: float = np.nan) -> Trial:
     rule, rng = case.rule, np.random.default_rng(case.seed)
     window = rule.options.get("window") if rule.dropping else None
     sinks = rule.options.get("sink_tokens", 0) if rule.dropping else 0
-    scene = _scene(case.scene, case.page_size, window, sinks)
+    longest = _LONG_WITH_NAN if rule.nan else _LONG
+    scene = _scene(case.scene, case.page_size, window, sinks, longest)
     if rule.keyless:
         scene = without_keys(scene)
     options = dict(rule.options)
@@ -105,7 +108,27 @@ def build_trial(case: Case, poison: float = np.nan) -> Trial:
     scales = {"key_scale": key_scale, "value_scale": value_scale}
     options |= {name: scale for name, scale in scales.items() if scale is not None}
     query = rounded(query, case.dtype)
+    if rule.nan:
+        _put_nan(case, scene, view, (query, keys, keys if values is None else values))
     return Trial(case, scene, query, keys, values, _copied(scene.step), options)
+
+
+def _put_nan(case: Case, scene: Scene, view: GroupView, arrays: tuple[Array, ...]) -> None:
+    """NaN in head 0 of each row's query, of one of its keys, or of one of its values, in turns."""
+    query, *caches = arrays
+    for number, (table, row) in enumerate(zip(view.table, scene.rows, strict=True)):
+        context = row.past + row.new
+        borders = {0, 127, 256, 511, 512, context // 2, context - 1}
+        at = [border for border in sorted(borders) if 0 <= border < context]
+        if not row.new or not at:
+            continue
+        kind, position = (number + case.seed) % 3, at[(number + case.seed) % len(at)]
+        if kind == 2:
+            query[scene.step.query_start[number], 0, 0] = np.nan
+            continue
+        page = caches[kind][table[position // case.page_size]]
+        slots = page if page.ndim == 2 else page[0] if case.order == "head" else page[:, 0]
+        slots[position % case.page_size, 1] = np.nan
 
 
 def _copied(step: Step) -> Step:
