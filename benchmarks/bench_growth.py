@@ -3,6 +3,9 @@
 A decode step costs the same within 25 % in a pool of a thousand pages and in one of a million,
 packed or not, and at a thousand tokens of context and at a million. After a sequence of a million
 tokens has come and gone, steps, admission and finishing of others cost at most 1.1 times as much.
+Other verbs cost the same within 25 % beside little and beside much of what is not theirs: rows that
+decode, changes no step has read, long chains that are hit or evicted, what was evicted before, and
+more (`growth_cases.py`).
 Also prints how all three grow with page size, sequences, tokens and pages, one of them changed at a
 time. Of each step the slots and what changed in the tables are read. Times are processor time, the
 best of rounds that take the sizes in turn.
@@ -12,10 +15,12 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from contender_octavo import Octavo
+from growth_cases import cases
 from machine import machine_line
 from workloads import prompt, timed
 
@@ -23,6 +28,7 @@ from octavo import Attention, Cache, Plan, Step
 
 BOUND, BOUND_AFTER = 1.25, 1.1
 STEPS, PAIRS, LONG, CHUNK = 64, 6, 1 << 20, 1 << 15
+AROUND, TIMES = 8, 16  # rounds of a verb, where a table has one; calls in each
 FULL, WINDOW = Attention(1, 1, 1), Attention(1, 1, 1, window=128)
 
 
@@ -137,6 +143,30 @@ def after(costs: list[Costs]) -> bool:
     return max(ratios) <= BOUND_AFTER
 
 
+def repeated(verb: Callable[[], object]) -> None:
+    """So many calls."""
+    for _ in range(TIMES):
+        verb()
+
+
+def beside(rounds: int) -> bool:
+    """Print what verbs cost beside little and much of what is not theirs; whether within BOUND."""
+    print(f"{'':<84}{'little':>9}{'much':>11}{'us':>9}{'us':>9}{'ratio':>7}")
+    holds = True
+    for title, small, large, make in cases():
+        verbs = {size: make(size) for size in (small, large)}
+        found: dict[int, list[float]] = {size: [] for size in verbs}
+        for _ in range(AROUND * rounds):
+            for size, verb in verbs.items():
+                found[size].append(timed(partial(repeated, verb)) / TIMES)
+        little, much = (min(found[size]) for size in verbs)
+        ratio = much / little
+        holds = holds and ratio <= BOUND
+        print(f"{title:<84}{small:>9,}{large:>11,}{little:9.1f}{much:9.1f}{ratio:7.2f}", flush=True)
+    print(f"dearest / cheapest: at most {BOUND} allowed in each")
+    return holds
+
+
 def main() -> int:
     """Print the figures; exit code 1 when the claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -165,7 +195,7 @@ def main() -> int:
         "tokens gone before, 16", "before", (0, LONG), sequences=16, tokens=1_152, pages=100_000
     )
     holds = [spread("tokens", tokens), spread("pages", pages), spread("parents", parents)]
-    holds.append(after(history))
+    holds += [after(history), beside(rounds)]
     return 0 if all(holds) else 1
 
 
