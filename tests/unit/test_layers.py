@@ -12,7 +12,18 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 ROW = re.compile(r"^\| `(\w+)` \| \S.*\|$", re.MULTILINE)
 ENTRANCES = ["", "__main__"]  # the package itself and its command: above everything
-NUMPY_ONLY = ("errors", "folders", "arrays", "checks", "slots", "model", "planner", "core", "cache", "index")
+NUMPY_ONLY = (
+    "errors",
+    "folders",
+    "arrays",
+    "checks",
+    "slots",
+    "model",
+    "planner",
+    "core",
+    "cache",
+    "index",
+)
 
 
 def _packages() -> list[str]:

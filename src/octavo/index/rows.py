@@ -57,8 +57,9 @@ class StepRows:
             ints.
         LengthError: arrays that do not fit each other, a ``query_start`` that does not ascend
             from 0, a context below 0, a base outside it or within a page, a table too narrow for
-            a context, or a page outside int32. Queries before position 0, as of padding, are
-            fine: they see nothing.
+            a context, or a page outside int32; ``counts`` or ``past`` of the step, where it has
+            them, that say otherwise. Queries before position 0, as of padding, are fine: they see
+            nothing.
         UnknownGroup: no such group.
 
     Cost: O(rows * width).
@@ -83,6 +84,8 @@ class StepRows:
         self._top = int(self.table.max(initial=0))
         self._gaps = _gaps((self.table == 0) & (np.arange(width) < held[:, None]))
         self._readable: set[tuple[int | None, int]] = set()
+        self._check_said("counts", step, self.count, "query_start says so")
+        self._check_said("past", step, self.past, "context less query tokens")
 
     def require(self, pages: int) -> None:
         """Refuse a cache of fewer pages than the tables name. O(1).
@@ -134,19 +137,35 @@ class StepRows:
             right = f"a multiple of the page size {self.page_size}"
             raise LengthError(f"base of row {row}", int(self.base[row]), 0, _MOST, right)
 
+    @staticmethod
+    def _check_said(name: str, step: Step, right: NDArray[np.int64], why: str) -> None:
+        """Refuse an array of the step that says otherwise than those that are read. O(rows)."""
+        said = getattr(step, name, None)  # a step made by hand may lack it
+        if said is None or np.array_equal(said, right):
+            return
+        _check_ints(name, said)
+        check_int(f"rows of {name}", len(said), right.size, right.size, "the step's")
+        row = int(np.flatnonzero(said != right)[0])
+        raise LengthError(
+            f"{name} of row {row}", int(said[row]), int(right[row]), int(right[row]), why
+        )
+
 
 def _check_arrays(step: Step, view: GroupView) -> None:
     """Refuse arrays of a step that are none of ints, or have not a row for each of its. O(1)."""
     arrays = {"query_start": step.query_start, "context": step.context, "base": view.base}
     for name, array in (*arrays.items(), ("page table", view.table)):
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
-            raise PlanError(name, array, "it must be a NumPy array of ints")
-        axes = 2 if array is view.table else 1
-        check_int(f"axes of {name}", array.ndim, axes, axes)
+        _check_ints(name, array, 2 if array is view.table else 1)
     check_int("elements of query_start", step.query_start.size, 1, None, "one more than rows")
     rows = step.query_start.size - 1
     for name, array in (("context", step.context), ("base", view.base), ("table", view.table)):
         check_int(f"rows of {name}", len(array), rows, rows, "the step's")
+
+
+def _check_ints(name: str, array: object, axes: int = 1) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
+        raise PlanError(name, array, "it must be a NumPy array of ints")
+    check_int(f"axes of {name}", array.ndim, axes, axes)
 
 
 def _owned(table: NDArray[Any], held: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -69,7 +69,7 @@ def _wrong_questions(trial: Trial) -> Iterator[tuple[str, Trial]]:
         yield fault, trial._replace(step=step)
     if trial.options.get("window") is None:
         size = trial.case.page_size
-        step = trial.step.replace(context=-(-trial.step.context // size) * size)
+        step = _with_context(trial.step, -(-trial.step.context // size) * size)
         blind = {**trial.options, "causal": False}
         yield (
             "sees its last page whole, beyond the context",
@@ -129,10 +129,10 @@ def _wrong_steps(trial: Trial) -> Iterator[tuple[str, Step]]:
     def with_table(table: Any) -> Step:
         return _with_table(trial, table)
 
-    yield "does not let a query see its own key", step.replace(context=step.context - 1)
+    yield "does not let a query see its own key", _with_context(step, step.context - 1)
     yield (
         "counts positions from the first query: the keys before the step are not aligned",
-        step.replace(context=step.counts.copy()),
+        _with_context(step, step.counts.copy()),
     )
     yield "reads the page table of the row before", with_table(np.roll(view.table, 1, axis=0))
     yield "reads the page table of the row behind", with_table(np.roll(view.table, -1, axis=0))
@@ -148,6 +148,11 @@ def _wrong_steps(trial: Trial) -> Iterator[tuple[str, Step]]:
         order = np.arange(step.counts.size)
         order[busy] = np.arange(busy.size)
         yield "does not skip the page tables of rows that sit out", with_table(view.table[order])
+
+
+def _with_context(step: Step, context: Any) -> Step:
+    """The step with rows of other lengths, whose queries stand at their ends."""
+    return step.replace(context=context, past=context - step.counts)
 
 
 def _values_at_the_end(trial: Trial) -> Trial:
