@@ -161,6 +161,26 @@ def a_fork_beside_forks_that_wait(forks):
     return lambda: cache.release(cache.fork(row)[0]), row, kept
 
 
+@case(1, 60)
+def a_state_given_up_beside_pinned_ones(pins):
+    """As many as may be kept are, and all but one of them are held."""
+    cache, kept = pool(groups=HYBRID), []
+    cache._core.groups[1].most = pins + 1
+    for pin in range(pins):
+        row = cache.admit(prompt := ids(pin, 9))
+        cache.commit(cache.extend(row, 8))
+        cache.release(row)
+        kept.append(cache.pin(prompt))
+    seeds = iter(range(1_000, 2_000))
+
+    def verb():
+        row = cache.admit(ids(next(seeds), 9))
+        cache.commit(cache.extend(row, 8))
+        cache.release(row)
+
+    return verb, kept
+
+
 @case(1, 200)
 def a_step_of_a_row_with_many_stops(stops):
     """An engine asked for a state after each of them."""

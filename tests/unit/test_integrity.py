@@ -49,6 +49,7 @@ DAMAGES = {
     "a page of no node": lambda core, row: put(core.pool.spaces[0].node, page_of(row), 1),
     "a node of no page": lambda core, row: put(core.index.held, 3 * core.tip[row.row], 1),
     "a bundle is lost": lambda core, row: core.index.bundles[2].popitem(),
+    "a bundle is not idle": lambda core, row: core.index.idle[2].update({99: None}),
     "bundles are miscounted": lambda core, row: setattr(core.index, "bundled", 9),
     "a sequence stands elsewhere": lambda core, row: put(core.tip, row.row, -1),
     "an entry is lost": lambda core, row: put(

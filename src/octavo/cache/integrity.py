@@ -195,6 +195,8 @@ def _check_published(core: Core, held: NDArray[Any]) -> None:
         for node, bundle in bundles[number].items():
             check_equal(f"bundle of node {node}", bundle[0], int(held[node, number]))
             mine |= set(bundle)
+        idle = {node for node, bundle in bundles[number].items() if not space.holders[bundle[0]]}
+        check_equal(f"bundles nobody holds == idle of {number}", idle, set(core.index.idle[number]))
         if not core.groups[number].keeps_tokens:
             check_equal(f"pages of nodes == bundles of {number}", np.count_nonzero(held[:, number]),
                         len(bundles[number]))  # fmt: skip

@@ -19,7 +19,7 @@ cdef class PrefixIndex:
     cdef public long long version
     cdef public bint named
     cdef public Tags tags
-    cdef public list bundles
+    cdef public list bundles, idle
     cdef public dict roots, keys, names
     @cython.locals(code="unsigned long long", i=Py_ssize_t)
     cpdef int hash(self, int parent, int tag, long long at) except -1
@@ -39,6 +39,8 @@ cdef class PrefixIndex:
     cpdef void leave(self, int node) except *
     @cython.locals(parent=int, bucket=int, other=int)
     cdef void unlink(self, int node) except *
+    cdef void rest(self, int group, int page, int node) except *
+    cdef void wake(self, int group, int page, int node) except *
     cpdef int ancestor(self, int node, int steps) except -1
     @cython.locals(group=int, count=int)
     cpdef int copies(self, int node) except -1

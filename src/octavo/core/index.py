@@ -16,6 +16,7 @@ that are *expected*: sequences are *coming* to them.
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
@@ -90,8 +91,8 @@ class PrefixIndex:
         coming: by node, how many sequences know its page and have not computed it.
         following: by node, the next one in its bucket, or among the spare ones.
         held: page of ``node * groups + group``, of a state or cross input its first; 0: none.
-        bundles: by group, of states and cross inputs: all pages by node, used longest ago first;
-            ``bundled`` says how many.
+        bundles: by group, of states and cross inputs: all pages by node; ``bundled`` says how many.
+        idle: by group, the nodes of those that nobody holds, let go longest ago first.
         roots: node by root key; ``keys`` is its inverse.
         version: counts what a match could tell apart: nodes, their pages, who is coming.
         names: digests by node, where ``named``; see `octavo.cache.events`.
@@ -122,6 +123,7 @@ class PrefixIndex:
         self.users[0] = 1
         self.tags = Tags()
         self.bundles: list[dict[int, tuple[int, ...]]] = [{} for _ in range(groups)]
+        self.idle: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(groups)]
         self.bundled = 0
         self.roots: dict[Hashable, int] = {}
         self.keys: dict[int, Hashable] = {}
@@ -274,6 +276,16 @@ class PrefixIndex:
             while self.following[other] != node:
                 other = self.following[other]
             self.following[other] = self.following[node]
+
+    def rest(self, group: int, page: int, node: int) -> None:
+        """Nobody holds a page of a node any more: what it is the first page of is idle. O(1)."""
+        if self.bundles[group] and self.held[node * self.groups + group] == page:
+            self.idle[group][node] = None
+
+    def wake(self, group: int, page: int, node: int) -> None:
+        """Somebody holds a page of a node that nobody held. O(1)."""
+        if self.bundles[group] and self.held[node * self.groups + group] == page:
+            self.idle[group].pop(node, None)
 
     def ancestor(self, node: int, steps: int) -> int:
         """The node ``steps`` pages before. O(steps)."""

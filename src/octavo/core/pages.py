@@ -259,6 +259,8 @@ class PagePool:
             space.beside.leave(page)
         if space.lane[page] == 0:
             space.lane[page] = self.first
+        if self.index.bundled and space.node[page]:
+            self.index.wake(group, page, space.node[page])
         self.enliven(space, parent)
 
     def reuse(self, group: int, page: int) -> None:
@@ -285,6 +287,8 @@ class PagePool:
         self.live[parent] -= 1
         space.live -= 1
         if space.node[page]:
+            if self.index.bundled:
+                self.index.rest(group, page, space.node[page])
             if cold:
                 space.lane[page] = 0
             if space.per_parent > 1:
@@ -374,6 +378,7 @@ class PagePool:
         index.version += 1
         if index.bundled and node in index.bundles[group]:
             index.bundled -= 1
+            index.idle[group].pop(node, None)
             for other in index.bundles[group].pop(node):
                 self.unpublish(space, other)
         else:

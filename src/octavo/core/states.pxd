@@ -1,7 +1,6 @@
 cimport cython
 from octavo.core.groups cimport Group
 from octavo.core.sequences cimport Sequences
-from octavo.core.spaces cimport Space
 
 cdef class KeptStates(Sequences):
     cpdef void stop_at(self, int row, set positions) except *
@@ -18,7 +17,7 @@ cdef class KeptStates(Sequences):
     cdef bint has_room(self, Group group) except -1
     @cython.locals(group=Group)
     cdef bint make_room(self) except -1
-    @cython.locals(space=Space, page=int)
+    @cython.locals(node=int)
     cdef int oldest_state(self, Group group) except -1
     @cython.locals(page=int)
     cdef bint give_up_state(self, Group group) except -1

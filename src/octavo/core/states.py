@@ -39,9 +39,7 @@ class KeptStates(Sequences):
 
     def fetch(self, row: int, group: Group, node: int) -> None:
         """Hold the state kept after a node until the row's next step has copied it. O(parts)."""
-        kept = self.index.bundles[group.number]
-        pages = kept.pop(node)
-        kept[node] = pages  # used last
+        pages = self.index.bundles[group.number][node]
         for page in pages:
             self.pool.reuse(group.number, page)
         fetches = self.fetches[row]
@@ -78,9 +76,9 @@ class KeptStates(Sequences):
         return group.most < 0 or len(kept) + group.in_flight < group.most
 
     def make_room(self) -> bool:
-        """Whether every group may keep one more state, once those used longest ago have gone.
+        """Whether every group may keep one more state, once those let go longest ago have gone.
 
-        Where not all can, none goes. O(states held).
+        Where not all can, none goes. O(groups).
         """
         for group in self.groups:
             if group.keeps_state and not self.has_room(group):
@@ -92,16 +90,12 @@ class KeptStates(Sequences):
         return True
 
     def oldest_state(self, group: Group) -> int:
-        """The first page of the state used longest ago that nobody holds; 0: there is none."""
-        space = group.space()
-        for pages in self.index.bundles[group.number].values():
-            page = pages[0]
-            if space.holders[page] == 0:
-                return page
-        return 0
+        """The first page of the state let go longest ago; 0: all are held. O(1)."""
+        node = next(iter(self.index.idle[group.number]), 0)
+        return self.index.held[node * self.index.groups + group.number] if node else 0
 
     def give_up_state(self, group: Group) -> bool:
-        """The state used longest ago that nobody holds is kept no more. O(states held)."""
+        """The state let go longest ago is kept no more. O(parts)."""
         page = self.oldest_state(group)
         if page:
             self.pool.forget(group.number, page, False)
