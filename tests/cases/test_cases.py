@@ -23,6 +23,7 @@ from octavo import (
     PlanError,
     UnknownSequence,
 )
+from octavo.planner import pools
 from octavo.slots import slot_mapping
 
 DATA = Path(__file__).parent / "data"
@@ -90,9 +91,9 @@ def test_a20_no_length_is_no_huge_number():
     """An unbounded model is bounded by its pages alone, whatever the number of sequences."""
     plan = octavo.plan(ModelSpec("unbounded", (Attention(1, 64, 64),)), "64MiB")
 
-    assert plan.tokens == plan.max_length == plan.max_length_for(1)
-    assert plan.usable_pages // 80 * 16 == plan.max_length_for(80)
-    assert plan.max_length_for(80) * 80 <= plan.tokens
+    assert plan.tokens == plan.max_length == pools.max_length_for(plan, 1)
+    assert plan.usable_pages // 80 * 16 == pools.max_length_for(plan, 80)
+    assert pools.max_length_for(plan, 80) * 80 <= plan.tokens
 
 
 def test_a28_rounding_up_stays_inside_the_pool():

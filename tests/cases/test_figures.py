@@ -41,7 +41,7 @@ def test_ideal_bytes(model, choice):
 
     assert row["bytes_per_token_all_layers"] == plan.bytes_per_token
     assert row["bytes_per_token_beyond_windows"] == sizes.bytes_per_token_beyond_windows(plan)
-    assert row["fixed_bytes_per_sequence"][choice] == plan.fixed_bytes_per_sequence
+    assert row["fixed_bytes_per_sequence"][choice] == sizes.fixed_bytes_per_sequence(plan)
     assert exact == {length: sizes.kept_bytes(plan, length) for length in LENGTHS}
 
 
@@ -57,7 +57,7 @@ def test_ideal_bytes_of_groups(model):
         plan = octavo.plan(ModelSpec(model, layers), "16GiB")
         for choice, size in group.get("bytes_per_layer", {}).items():
             part = octavo.plan(plan.spec, "16GiB", state_dtype=STATES[choice])
-            assert size * group["layers"] == part.fixed_bytes_per_sequence
+            assert size * group["layers"] == sizes.fixed_bytes_per_sequence(part)
         assert group.get("bytes_per_token", 0) == plan.bytes_per_token
         assert group.get("window") == plan.to_dict()["groups"][0]["window"]
 

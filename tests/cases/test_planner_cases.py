@@ -8,7 +8,7 @@ import pytest
 import octavo
 from octavo import Attention, Cache, ConfigError, ModelSpec, OutOfPages, Plan, PlanError
 from octavo.model.spec import Latent, Shared, State
-from octavo.planner import sizes
+from octavo.planner import pools, sizes
 from octavo.planner.geometry import Part, Row, fit_geometry
 from octavo.planner.sharding import rank_heads
 
@@ -134,9 +134,10 @@ def test_a21_tokens_follow_from_sequences():
     assert 1_082_654 == int(Fraction("33.04") * 32_768)
     assert 33.04 == round(float(plan.max_sequences(32_768)), 2)
     assert abs(plan.tokens - 1_082_654) < 16
-    assert (8192, 25_755_648) == (hybrid.bytes_per_token, hybrid.fixed_bytes_per_sequence)
-    assert hybrid.max_length_for(1) == hybrid.tokens
-    assert hybrid.pages(hybrid.tokens) <= hybrid.usable_pages < hybrid.pages(hybrid.tokens + 1)
+    assert (8192, 25_755_648) == (hybrid.bytes_per_token, sizes.fixed_bytes_per_sequence(hybrid))
+    assert pools.max_length_for(hybrid, 1) == hybrid.tokens
+    more = pools.pages(hybrid, hybrid.tokens + 1)
+    assert pools.pages(hybrid, hybrid.tokens) <= hybrid.usable_pages < more
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_a24_many_groups_of_large_pages():
     groups = {f"g{n}": Attention(1, 1, 1, window=4096 + n) for n in range(23)}
     plan = Plan.from_pages(71, 7808, groups)
 
-    assert 23 == plan.pages(12)
+    assert 23 == pools.pages(plan, 12)
     assert (3, Fraction(70, 23)) == (70 // 23, plan.max_sequences(12))
     assert 32.9 == round(100 * 23 / 70, 1)
 
@@ -197,7 +198,7 @@ def test_a27_a_shared_open_page_is_copied():
     [other] = cache.fork(row)
     step = cache.extend(other, 1)
 
-    assert (2, 3) == (cache.plan.pages(100), cache.stats().live)
+    assert (2, 3) == (pools.pages(cache.plan, 100), cache.stats().live)
     assert 1 == step.copies["full"].target.size
 
 

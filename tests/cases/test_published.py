@@ -80,9 +80,9 @@ def test_bytes_of_models(model):
                 ModelSpec("no indexer", (Latent(512, 64),) * row["layers"]), "1GiB", dtype="fp8"
             ).bytes_per_token
         ),
-        "state_per_seq_bf16": lambda: narrow.fixed_bytes_per_sequence,
-        "state_per_layer_bf16": lambda: narrow.fixed_bytes_per_sequence // layers,
-        "state_per_seq_fp32_ssm": lambda: plan.fixed_bytes_per_sequence,
+        "state_per_seq_bf16": lambda: sizes.fixed_bytes_per_sequence(narrow),
+        "state_per_layer_bf16": lambda: sizes.fixed_bytes_per_sequence(narrow) // layers,
+        "state_per_seq_fp32_ssm": lambda: sizes.fixed_bytes_per_sequence(plan),
     }
     told = set(row) & set(found)
 

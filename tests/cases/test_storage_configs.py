@@ -8,6 +8,7 @@ import torch
 import octavo
 from octavo import Attention, ModelSpec
 from octavo.model.spec import Latent
+from octavo.planner import sizes
 from octavo.storage import Storage
 
 CONFIGS = sorted((Path(__file__).parent / "data" / "configs").glob("*.json"))
@@ -30,7 +31,7 @@ def test_allocated_bytes_are_the_planned_ones(path):
     spec = ModelSpec.from_config(path)
     for plan in plans(spec):
         store = Storage(plan, "meta")
-        assert plan.arena_bytes == store.nbytes == store.arena.untyped_storage().nbytes()
+        assert sizes.arena_bytes(plan) == store.nbytes == store.arena.untyped_storage().nbytes()
         for tensor in plan.tensors:
             view = store.fields[tensor.layer, tensor.group, tensor.component].view
             assert tensor.page_bytes == view[0].numel() * view.element_size()
@@ -46,11 +47,11 @@ def assert_view(store, layer, kind):
     view, plan = store.layer(layer), store.plan
     heads = (kind.kv_heads, plan.page_size) if plan.order == "head" else None
     outer = heads or (plan.page_size, kind.kv_heads)
-    half = 2 if plan.dtype.name == "int4" else 1
+    half = 2 if plan.elements.kv.name == "int4" else 1
     assert (*outer, kind.k_dim // half) == view.key.shape[1:]
     assert (*outer, kind.v_dim // half) == view.value.shape[1:]
     if plan.elements.scales == "head":
         assert view.key.shape[:-1] == view.key_scale.shape == view.value_scale.shape
     else:
         assert view.key_scale is None
-    assert view.kv_dtype == (plan.dtype.name if plan.dtype.bits <= 8 else None)
+    assert view.kv_dtype == (plan.elements.kv.name if plan.elements.kv.bits <= 8 else None)

@@ -114,11 +114,11 @@ def test_every_byte_is_accounted_for(spec, memory, options, scales):
 
     assert total == sum(parts) == plan.memory.available
     assert all(part >= 0 for part in parts)
-    assert plan.arena_bytes == total - plan.budget.remainder
+    assert sizes.arena_bytes(plan) == total - plan.budget.remainder
     assert pools.parents(plan, 1, plan.max_length or 1) <= plan.usable_pages
     if plan.packed:
         pool = plan.budget.null_page + plan.usable_pages * plan.page_bytes
-        assert plan.arena_bytes == pool
+        assert sizes.arena_bytes(plan) == pool
         for group in plan.groups.values():
             assert plan.page_bytes == group.pages_per_parent * group.page_bytes
 
@@ -138,7 +138,7 @@ def test_live_pages_never_overlap(spec, memory, options, scales):
         for name in names:
             assert_apart(found + spans(plan, name, [0]))
         found += spans(plan, names[turn], [0])
-        assert all(0 <= start and end <= plan.arena_bytes for start, end in found)
+        assert all(0 <= start and end <= sizes.arena_bytes(plan) for start, end in found)
 
 
 @given(specs(), MEMORY, OPTIONS, SCALES)
@@ -157,7 +157,7 @@ def test_ideal_figures_are_brute_sums(spec, memory, options, scales):
 
     assert sum(token.values()) == plan.bytes_per_token
     assert token[False] == sizes.bytes_per_token_beyond_windows(plan)
-    assert fixed == plan.fixed_bytes_per_sequence
+    assert fixed == sizes.fixed_bytes_per_sequence(plan)
     for length in (1, 2, 7, 8, 9, 12, 17, 40):
         kept = sum(bytes_of(kind, plan) * most_kept(kind, length) for kind in tokens)
         assert kept + fixed == sizes.kept_bytes(plan, length) <= sizes.sequence_bytes(plan, length)
@@ -199,7 +199,7 @@ def test_allocated_bytes_are_the_planned_ones(spec, memory, options, scales):
     plan = planned(spec, memory, options, scales)
     store = Storage(plan, "meta")
 
-    assert plan.arena_bytes == store.nbytes == store.arena.untyped_storage().nbytes()
+    assert sizes.arena_bytes(plan) == store.nbytes == store.arena.untyped_storage().nbytes()
     for tensor in plan.tensors:
         layers = store.draft if tensor.draft else store
         view = layers.tensor(tensor.layer, tensor.component, tensor.group)
@@ -251,7 +251,7 @@ def test_stages_number_pages_alike(spec, options, stages, memory):
         assert min(one.budget) >= 0
         assert (plan.page_size, plan.num_pages) == (one.page_size, one.num_pages)
         assert [plan.ids(name) for name in plan.groups] == [one.ids(n) for n in plan.groups]
-        assert one.arena_bytes == Storage(one, "meta").nbytes
+        assert sizes.arena_bytes(one) == Storage(one, "meta").nbytes
     layers = [layer for one in plan.stages for g in one.groups.values() for layer in g.layers]
     kinds = [n for n, kind in spec.kinds() if not isinstance(kind, Shared)]
     assert sorted(kinds) == sorted(layers)
@@ -294,7 +294,7 @@ def test_large_plans_are_allocated_as_planned(layout, page_size):
     layers = ((Attention(8, 128, 128), State((32, 128, 128), (8192, 3))), State((32, 128, 128)))
     plan = octavo.plan(ModelSpec("big", layers * 8), "2TiB", page_size=page_size, layout=layout)
 
-    assert plan.arena_bytes == Storage(plan, "meta").nbytes > 2**38
+    assert sizes.arena_bytes(plan) == Storage(plan, "meta").nbytes > 2**38
     assert torch.device("meta") == Storage(plan, "meta").tensor(0, "recurrent").device
     assert max(plan.ids(name) for name in plan.groups) * plan.page_size <= 2**31
 

@@ -11,7 +11,7 @@ from octavo import Attention, ModelSpec
 from octavo.cli import main
 from octavo.cli.page import memory_pieces, render, sequence_pieces
 from octavo.model.spec import State
-from octavo.planner import sizes
+from octavo.planner import pools, sizes
 
 CONFIG = {
     "model_type": "gemma3_text",
@@ -89,7 +89,7 @@ def test_a_wish(plan, sequences, fits):
     made = octavo.plan(SPEC, "1MiB", max_length=256)
 
     assert (sequences, 256, fits) == (wish["sequences"], wish["length"], wish["fits"])
-    assert made.max_length_for(sequences) == wish["max_length"]
+    assert pools.max_length_for(made, sequences) == wish["max_length"]
     enough = {"max_length": 256, "sequences": sequences}
     assert octavo.plan(SPEC, wish["memory"], **enough)
     with pytest.raises(octavo.BudgetTooSmall):

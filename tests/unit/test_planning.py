@@ -98,13 +98,13 @@ def test_a_plan_by_hand():
     assert 129 == plan.usable_pages
     assert 129 * 4 == plan.tokens
     assert 64 == plan.max_length
-    assert 16 == plan.pages(64)
-    assert (0, 1, 1, 2) == tuple(plan.pages(n) for n in (0, 1, 4, 5))
+    assert 16 == pools.pages(plan, 64)
+    assert (0, 1, 1, 2) == tuple(pools.pages(plan, n) for n in (0, 1, 4, 5))
     assert Fraction(129, 16) == plan.max_sequences(64)
     assert Fraction(129, 16) == plan.max_sequences(61)
-    assert 64 == plan.max_length_for(8)
-    assert 12 == plan.max_length_for(40)
-    assert 0 == plan.max_length_for(130)
+    assert 64 == pools.max_length_for(plan, 8)
+    assert 12 == pools.max_length_for(plan, 40)
+    assert 0 == pools.max_length_for(plan, 130)
     assert {"full"} == set(plan.groups)
     assert ("full", (0, 1), page) == (
         plan.groups["full"].name,
@@ -131,7 +131,7 @@ def test_tensors_lie_one_after_the_other():
     for tensor in plan.tensors:
         assert end == tensor.offset
         end = -(-(tensor.offset + tensor.bytes) // ALIGNMENT) * ALIGNMENT
-    assert end == plan.arena_bytes
+    assert end == sizes.arena_bytes(plan)
 
 
 def test_head_order_swaps_two_axes():
@@ -148,15 +148,15 @@ def test_bytes_follow_the_dtype(dtype):
     """Half the element, half the page."""
     plan = octavo.plan(SPEC, 10**6, dtype=dtype)
 
-    assert TOKEN // 2 * plan.dtype.bits // 8 == plan.bytes_per_token
+    assert TOKEN // 2 * plan.elements.kv.bits // 8 == plan.bytes_per_token
 
 
 def test_one_more_byte_makes_one_more_page():
     """At the exact size of n pages there are n; one byte less gives n - 1."""
-    need = octavo.plan(SPEC, 10_000, page_size=4).arena_bytes
+    need = sizes.arena_bytes(octavo.plan(SPEC, 10_000, page_size=4))
     pages = octavo.plan(SPEC, need, page_size=4).num_pages
 
-    assert need == octavo.plan(SPEC, need, page_size=4).arena_bytes
+    assert need == sizes.arena_bytes(octavo.plan(SPEC, need, page_size=4))
     assert pages - 1 == octavo.plan(SPEC, need - 1, page_size=4).num_pages
 
 
@@ -217,9 +217,9 @@ def test_from_pages_has_numbers_and_no_bytes():
     plan = Plan.from_pages(9, 4)
 
     assert (9, 8, 32, 4) == (plan.num_pages, plan.usable_pages, plan.tokens, plan.page_size)
-    assert (0, 0, 0) == (plan.page_bytes, plan.bytes_per_token, plan.arena_bytes)
-    assert plan.spec is plan.budget is plan.dtype is plan.max_length is None
-    assert 32 == plan.max_length_for(1)
+    assert (0, 0, 0) == (plan.page_bytes, plan.bytes_per_token, sizes.arena_bytes(plan))
+    assert plan.spec is plan.budget is plan.elements is plan.max_length is None
+    assert 32 == pools.max_length_for(plan, 1)
     assert 10 == Plan.from_pages(9, 4, max_length=10).max_length
 
 
@@ -249,12 +249,12 @@ def test_from_pages_refuses_a_length_that_cannot_be(length):
         Plan.from_pages(9, 4, max_length=length)
 
 
-@pytest.mark.parametrize("verb", ["max_sequences", "max_length_for"])
+@pytest.mark.parametrize("ask", [pools.max_sequences, pools.max_length_for, Plan.max_sequences])
 @pytest.mark.parametrize("value", [0, -1, 1.5])
-def test_capacity_questions_need_a_number(verb, value):
+def test_capacity_questions_need_a_number(ask, value):
     """Lengths and sequences are ints of at least 1."""
     with pytest.raises(LengthError):
-        getattr(Plan.from_pages(9, 4), verb)(value)
+        ask(Plan.from_pages(9, 4), value)
 
 
 def test_to_dict_is_json():
@@ -302,9 +302,9 @@ def test_capacity_counts_every_group(groups, options, pages, tokens):
     """What fits follows from what each group keeps, packed or not."""
     plan = Plan.from_pages(50, 4, groups, **options)
 
-    assert (pages, tokens) == (plan.pages(40), plan.tokens)
+    assert (pages, tokens) == (pools.pages(plan, 40), plan.tokens)
     if tokens < 2**31 - 1:
-        assert plan.pages(tokens) <= plan.usable_pages < plan.pages(tokens + 1)
+        assert pools.pages(plan, tokens) <= plan.usable_pages < pools.pages(plan, tokens + 1)
 
 
 def test_kinds_of_groups_are_checked():
@@ -518,7 +518,7 @@ def test_a_cross_input_of_fixed_length_is_counted():
     layers = ((Attention(2, 8, 8), Cross(2, 8, 8, length=10)),) * 2
     plan = octavo.plan(ModelSpec("speech", layers, 64), 10**5, page_size=4)
 
-    assert (128, 1280) == (plan.bytes_per_token, plan.fixed_bytes_per_sequence)
+    assert (128, 1280) == (plan.bytes_per_token, sizes.fixed_bytes_per_sequence(plan))
     assert 128 * 5 + 1280 == sizes.kept_bytes(plan, 5)
     assert 3 == plan.groups["cross"].steady_pages(1, 4)
 
@@ -531,7 +531,8 @@ def test_inputs_alone_need_a_length():
         Plan.from_pages(9, 4, {"cross": Cross(1, 8, 8)}).max_sequences(1)
     assert (
         32
-        == octavo.plan(ModelSpec("c", (Cross(1, 8, 8, 64),)), 65536).fixed_bytes_per_sequence // 64
+        == sizes.fixed_bytes_per_sequence(octavo.plan(ModelSpec("c", (Cross(1, 8, 8, 64),)), 65536))
+        // 64
     )
 
 
@@ -543,14 +544,14 @@ def test_layers_of_two_kinds():
     assert [("full", (0, 1, 2)), ("state", (0, 1, 2))] == [
         (group.name, group.layers) for group in plan.groups.values()
     ]
-    assert 3 * (16 * 4 + 6 * 2) == plan.fixed_bytes_per_sequence
+    assert 3 * (16 * 4 + 6 * 2) == sizes.fixed_bytes_per_sequence(plan)
 
 
 def test_a_state_alone():
     """A model without tokens to keep is bounded by its states."""
     plan = octavo.plan(ModelSpec("mamba", (State((4, 16), (8, 3)),) * 4), 10**5)
 
-    assert (0, 4 * (256 + 48)) == (plan.bytes_per_token, plan.fixed_bytes_per_sequence)
+    assert (0, 4 * (256 + 48)) == (plan.bytes_per_token, sizes.fixed_bytes_per_sequence(plan))
     assert plan.usable_pages == plan.max_sequences(10**6)
     assert "sequences of 2,147,483,647" in plan.explain()
 
@@ -598,5 +599,14 @@ def test_figures_of_an_earlier_release_warn():
         assert sizes.kept_bytes(plan, 5) == plan.kept_bytes(5)
     with pytest.warns(DeprecationWarning, match=r"octavo\.planner\.sizes\.state_bytes\(plan"):
         assert sizes.state_bytes(plan) == plan.state_bytes
+    for name in ("arena_bytes", "fixed_bytes_per_sequence", "dtype"):
+        with pytest.warns(DeprecationWarning, match=rf"octavo\.planner\.\w+\.{name}\(plan"):
+            assert getattr(plan, name) == getattr(pools if name == "dtype" else sizes, name)(plan)
+    with pytest.warns(DeprecationWarning, match=r"octavo\.planner\.pools\.max_length_for\(plan"):
+        assert pools.max_length_for(plan, 2, in_flight=True) == plan.max_length_for(
+            2, in_flight=True
+        )
+    with pytest.warns(DeprecationWarning, match=r"octavo\.planner\.pools\.pages\(plan"):
+        assert pools.pages(plan, 5) == plan.pages(5)
     with pytest.raises(AttributeError, match="no attribute 'bytes_per_page'"):
         plan.bytes_per_page  # noqa: B018

@@ -78,10 +78,10 @@ def test_groups_of_a_state_are_kept_by_every_rank():
     """B and C of one group are whole on each of four ranks: 202,752 bytes a layer."""
     plan = octavo.plan(granite_tiny(), "1GiB", tp=4, state_dtype="bf16")
 
-    assert 202_752 == plan.fixed_bytes_per_sequence
+    assert 202_752 == sizes.fixed_bytes_per_sequence(plan)
     assert "tp 4 is more than the 1 groups of a state: each is kept by 4 ranks" in notes(plan)
-    assert (
-        806_400 == octavo.plan(granite_tiny(), "1GiB", state_dtype="bf16").fixed_bytes_per_sequence
+    assert 806_400 == sizes.fixed_bytes_per_sequence(
+        octavo.plan(granite_tiny(), "1GiB", state_dtype="bf16")
     )
 
 
@@ -90,7 +90,7 @@ def test_groups_that_divide_are_divided():
     state = State((16, 8, 4), (192, 3), 8, 8)
     plan = octavo.plan(ModelSpec("m", (state, Attention(8, 8, 8))), "1MiB", tp=4)
 
-    assert 4 * 4 * 8 * 4 + 2 * 3 * (32 + 2 * 8) == plan.fixed_bytes_per_sequence
+    assert 4 * 4 * 8 * 4 + 2 * 3 * (32 + 2 * 8) == sizes.fixed_bytes_per_sequence(plan)
 
 
 @pytest.mark.parametrize(("heads", "tp"), [(8, 3), (8, 12), (4, 6), (3, 4), (1, 1)])
@@ -129,7 +129,7 @@ def test_an_image_is_counted_by_its_positions():
     """6,404 positions of an image are 524,615,680 bytes a sequence."""
     plan = octavo.plan(vision(), "80GiB", input_tokens=6404, max_length=8192)
 
-    assert 524_615_680 == plan.fixed_bytes_per_sequence
+    assert 524_615_680 == sizes.fixed_bytes_per_sequence(plan)
     assert "left out" not in notes(plan)
 
 
@@ -137,7 +137,7 @@ def test_inputs_of_unknown_length_are_said_to_be_left_out():
     """Without a length the plan tells what a position of the input takes."""
     plan = octavo.plan(vision(), "80GiB", max_length=8192)
 
-    assert 0 == plan.fixed_bytes_per_sequence
+    assert 0 == sizes.fixed_bytes_per_sequence(plan)
     assert "cross attention of 20 layers is left out" in notes(plan)
     assert "81,920 bytes a position" in notes(plan)
 
@@ -200,7 +200,7 @@ def test_buffers_are_told_by_themselves():
     layer = (Compressed(4, 8), State((), rows=(16, 8), buffer=(2, 4, 8)))
     plan = octavo.plan(ModelSpec("c", (layer,), 64), "1MiB")
 
-    assert 16 * 8 * 2 == plan.fixed_bytes_per_sequence
+    assert 16 * 8 * 2 == sizes.fixed_bytes_per_sequence(plan)
     assert 2 * 4 * 8 * 4 == sizes.buffer_bytes(plan) == plan.to_dict()["buffer_bytes_per_sequence"]
     assert 64 // 4 * 16 + 256 + 256 == sizes.kept_bytes(plan, 64)
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import octavo
+from octavo.planner import sizes
 from octavo.storage import Storage
 
 SPEC = octavo.ModelSpec(
@@ -23,7 +24,7 @@ def test_allocates_what_is_planned(order, dtype):
     """The arena has exactly the planned bytes, all zero, in views of the planned shapes."""
     store = storage(order, dtype)
 
-    assert store.plan.arena_bytes == store.nbytes
+    assert sizes.arena_bytes(store.plan) == store.nbytes
     assert not store.arena.any()
     for tensor in store.plan.tensors:
         view = getattr(store.layer(tensor.layer), tensor.component)

@@ -186,8 +186,11 @@ def _facts(plan: Plan) -> Iterable[tuple[str, str]]:
     yield "bytes a token", f"{plan.bytes_per_token:,}"
     if late != plan.bytes_per_token:
         yield "bytes a token beyond windows", f"{late:,}"
-    if plan.fixed_bytes_per_sequence:
-        yield "whatever the length, a sequence", explain.amount(plan.fixed_bytes_per_sequence)
+    if sizes.fixed_bytes_per_sequence(plan):
+        yield (
+            "whatever the length, a sequence",
+            explain.amount(sizes.fixed_bytes_per_sequence(plan)),
+        )
 
 
 def render(

@@ -13,6 +13,7 @@ from octavo.cli import arguments, comparing
 from octavo.errors import BudgetTooSmall
 from octavo.model.configs.weights import weights_beside
 from octavo.model.spec import ModelSpec
+from octavo.planner import pools
 from octavo.planner.explain import counted, enough
 from octavo.planner.plan import Plan
 from octavo.planner.pools import parents
@@ -221,7 +222,7 @@ def _wish(spec: ModelSpec, plan: Plan, sequences: int, wanted: dict[str, Any]) -
         "sequences": sequences,
         "length": length,
         "fits": parents(plan, sequences, length, in_flight=True) <= plan.usable_pages,
-        "max_length": plan.max_length_for(sequences, in_flight=True),
+        "max_length": pools.max_length_for(plan, sequences, in_flight=True),
         "memory": memory_for(spec, sequences=sequences, length=length, **options),
     }
 

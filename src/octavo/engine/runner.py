@@ -177,13 +177,13 @@ def check_servable(model: Any, plan: Plan) -> None:
         raise UnsupportedModel(spec.name, "layers that see their own chunk cannot be run yet")
     if not takes_attention(model):
         raise UnsupportedModel(spec.name, "its code does not use transformers' attention interface")
-    if plan.spec is None or plan.dtype is None:
+    if plan.spec is None or plan.elements is None:
         raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
     if plan.spec.layers != spec.layers:
         raise PlanError("plan.spec", plan.spec.name, f"the model is {spec.name} of other layers")
-    if getattr(torch, plan.dtype.torch_name) != model.dtype:
+    if getattr(torch, plan.elements.kv.torch_name) != model.dtype:
         right = f"the model computes in {model.dtype}; plan with that dtype"
-        raise PlanError("dtype", plan.dtype.name, right)
+        raise PlanError("dtype", plan.elements.kv.name, right)
     config = model.config.get_text_config(decoder=True)
     changes = length_bound_rope(config, plan.max_length or plan.tokens)
     if changes is not None:

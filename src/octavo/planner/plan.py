@@ -90,11 +90,6 @@ class Plan(PoolPlan):
         return sizes.bytes_per_token(self)
 
     @property
-    def fixed_bytes_per_sequence(self) -> int:
-        """Bytes whatever the length: a state of each group of states, a cross input. O(groups)."""
-        return sizes.fixed_bytes_per_sequence(self)
-
-    @property
     def tokens(self) -> int:
         """Tokens of the longest sequence that fits alone: the most that ``max_length`` may be.
 
@@ -105,19 +100,6 @@ class Plan(PoolPlan):
         from octavo.planner.solve import longest_alone  # here: most users need none of it
 
         return longest_alone(self)
-
-    @property
-    def arena_bytes(self) -> int:
-        """Bytes to allocate for all tensors; 0 for a plan without bytes."""
-        b = self.budget
-        return 0 if b is None else b.total - b.remainder
-
-    def pages(self, length: int) -> int:
-        """Pages (packed: parents) that one sequence of ``length`` tokens takes. O(groups).
-
-        Windows count as they are when it runs token by token; unknown cross inputs are left out.
-        """
-        return pools.parents(self, 1, length)
 
     def max_sequences(self, length: int | None = None) -> "Fraction":
         """Sequences of ``length`` tokens, by default the longest, that fit at once. O(groups).
@@ -135,20 +117,6 @@ class Plan(PoolPlan):
         """
         longest = self.max_length or self.tokens if length is None else length
         return pools.max_sequences(self, longest)
-
-    def max_length_for(self, sequences: int, *, in_flight: bool = False) -> int:
-        """Longest length at which ``sequences`` of them fit at once, 0 for none. O(groups).
-
-        Args:
-            sequences: how many.
-            in_flight: whether a step of ``max_step_tokens`` must fit beside them.
-
-        Raises:
-            LengthError: ``sequences`` is less than 1.
-        """
-        sequences = check_int("sequences", sequences, 1)
-        length = pools.longest_of(self, sequences, in_flight=in_flight)
-        return length if self.max_length is None else min(length, self.max_length)
 
     def explain(self) -> str:
         """The plan in words, with the arithmetic. O(layers)."""
@@ -177,9 +145,14 @@ class Plan(PoolPlan):
 _FIGURES = {
     figure.__name__: figure
     for figure in (
+        pools.dtype,
+        pools.pages,
         pools.parents,
         pools.longest_of,
+        pools.max_length_for,
         pools.max_sequences_in_flight,
+        sizes.arena_bytes,
+        sizes.fixed_bytes_per_sequence,
         sizes.bytes_per_token_beyond_windows,
         sizes.state_bytes,
         sizes.state_tokens,
@@ -218,5 +191,5 @@ def _with_length(made: Plan, max_length: object) -> Plan:
     """The plan, bounded by a length of which one sequence fits."""
     longest = check_int("max_length", max_length, 1, MAX_PAGES)
     why = f"the null page and one sequence of {longest} tokens"
-    check_int("num_pages", made.num_pages, 1 + made.pages(longest), MAX_PAGES, why)
+    check_int("num_pages", made.num_pages, 1 + pools.pages(made, longest), MAX_PAGES, why)
     return replace(made, max_length=longest)

@@ -22,11 +22,14 @@ __all__ = [
     "GroupPlan",
     "PlanRequest",
     "PoolPlan",
+    "dtype",
     "in_flight_pages",
     "largest",
     "longest_of",
+    "max_length_for",
     "max_sequences",
     "max_sequences_in_flight",
+    "pages",
     "parents",
 ]
 
@@ -165,11 +168,6 @@ class PoolPlan:
         return self.layout == "packed"
 
     @property
-    def dtype(self) -> DType | None:
-        """Element type of keys and values, or None for a plan without bytes."""
-        return None if self.elements is None else self.elements.kv
-
-    @property
     def usable_pages(self) -> int:
         """Pages (packed: parents) that can be handed out: all but the null page."""
         return self.num_pages - 1
@@ -189,6 +187,19 @@ class PoolPlan:
 def _remake(kind: type[PoolPlan], values: dict[str, Any]) -> PoolPlan:
     """A plan that was pickled, its groups read-only again."""
     return kind(**values | {"groups": MappingProxyType(values["groups"])})
+
+
+def dtype(plan: PoolPlan) -> DType | None:
+    """Element type of keys and values, or None for a plan without bytes. O(1)."""
+    return None if plan.elements is None else plan.elements.kv
+
+
+def pages(plan: PoolPlan, length: int) -> int:
+    """Pages (packed: parents) that one sequence of ``length`` tokens takes. O(groups).
+
+    Windows count as they are when it runs token by token; unknown cross inputs are left out.
+    """
+    return parents(plan, 1, length)
 
 
 def parents(plan: PoolPlan, sequences: int, length: int, *, in_flight: bool = False) -> int:
@@ -275,6 +286,22 @@ def longest_of(plan: PoolPlan, sequences: int, *, in_flight: bool = False) -> in
         return parents(plan, sequences, length, in_flight=in_flight) <= plan.usable_pages
 
     return largest(fits, MAX_PAGES)
+
+
+def max_length_for(plan: PoolPlan, sequences: int, *, in_flight: bool = False) -> int:
+    """Longest length at which ``sequences`` of them fit at once, 0 for none. O(groups).
+
+    Args:
+        plan: of the pool.
+        sequences: how many.
+        in_flight: whether a step of ``max_step_tokens`` must fit beside them.
+
+    Raises:
+        LengthError: ``sequences`` is less than 1.
+    """
+    sequences = check_int("sequences", sequences, 1)
+    length = longest_of(plan, sequences, in_flight=in_flight)
+    return length if plan.max_length is None else min(length, plan.max_length)
 
 
 def largest(fits: Callable[[int], bool], high: int, low: int = 0) -> int:

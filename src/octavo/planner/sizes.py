@@ -13,6 +13,7 @@ from octavo.planner.components import components_of
 from octavo.planner.pools import MAX_PAGES, GroupPlan, PoolPlan
 
 __all__ = [
+    "arena_bytes",
     "buffer_bytes",
     "bytes_per_token",
     "bytes_per_token_beyond_windows",
@@ -27,6 +28,11 @@ __all__ = [
     "state_bytes",
     "state_tokens",
 ]
+
+
+def arena_bytes(plan: PoolPlan) -> int:
+    """Bytes to allocate for all tensors; 0 for a plan without bytes. O(1)."""
+    return 0 if plan.budget is None else plan.budget.total - plan.budget.remainder
 
 
 def bytes_per_token(plan: PoolPlan) -> int:

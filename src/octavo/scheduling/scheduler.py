@@ -22,6 +22,7 @@ from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.checks import Tokens, check_int
 from octavo.errors import CapacityError, NeverFits, OutOfPages, uncopied
+from octavo.planner import pools
 
 
 class Schedulable(Protocol):
@@ -124,7 +125,7 @@ class Scheduler(Generic[R]):
         check_int("len(request.prompt)", len(request.prompt), 1)
         limit = check_int("request.limit", request.limit, len(request.prompt))
         plan, most = self.cache.plan, self.cache.max_length
-        if (need := plan.pages(limit)) > plan.usable_pages:
+        if (need := pools.pages(plan, limit)) > plan.usable_pages:
             short = dict.fromkeys(plan.groups, need - plan.usable_pages)
             raise NeverFits(need, plan.usable_pages, short)
         if limit > most:
@@ -217,7 +218,7 @@ class Scheduler(Generic[R]):
         fit = self.cache.fits([*wants, (known, length)])
         if not fit and not self.running:
             stats = self.cache.stats()
-            need = self.cache.plan.pages(length)
+            need = pools.pages(self.cache.plan, length)
             raise OutOfPages(need, stats.free, stats.evictable, fit.short)
         self.full = not fit
         return not self.full

@@ -9,6 +9,7 @@ from octavo.cache.cache import Cache
 from octavo.cache.policies import find_policy
 from octavo.checks import check_int
 from octavo.errors import PlanError
+from octavo.planner import pools
 from octavo.planner.request import Plan
 from octavo.simulation.routers import find_router
 
@@ -51,7 +52,7 @@ class Setting:
     @cached_property
     def longest(self) -> int:
         """Tokens of the longest sequence that fits into an empty replica."""
-        return self.plan.max_length_for(1)
+        return pools.max_length_for(self.plan, 1)
 
     @property
     def limit(self) -> int | None:
@@ -87,7 +88,7 @@ class Setting:
             else None,
             "own_page": self.own_page,
             "model": self.model or None,
-            "dtype": None if self.plan.dtype is None else self.plan.dtype.name,
+            "dtype": None if self.plan.elements is None else self.plan.elements.kv.name,
             "max_length": self.limit,
             "policy": self.policy,
             "replicas": self.replicas,

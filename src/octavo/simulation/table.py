@@ -66,7 +66,7 @@ def setting_line(trace: Trace, runs: Sequence[Run], sweep: str | None) -> str:
     limit = setting.limit
     words = [
         f"model {setting.model}" if setting.model else "no model",
-        "" if plan.dtype is None else str(plan.dtype),
+        "" if plan.elements is None else str(plan.elements.kv),
         _swept(runs[0], sweep),
         "" if sweep == "page-size" else f"{plan.page_size} tokens a page",
         "" if sweep == "policy" else setting.policy,

@@ -9,6 +9,7 @@ import torch
 
 from octavo.cache.step import Copies
 from octavo.errors import PlanError
+from octavo.planner import sizes
 from octavo.planner.request import Plan
 from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
 from octavo.storage.fields import zeros
@@ -30,7 +31,7 @@ class Storage(LayerStore):
     Attributes:
         plan: as given.
         device: as a torch.device.
-        arena: uint8[plan.arena_bytes], all there is.
+        arena: uint8[sizes.arena_bytes(plan)], all there is.
         draft: the same verbs for the layers of the plan's draft model.
 
     Raises:
@@ -38,10 +39,10 @@ class Storage(LayerStore):
     """
 
     def __init__(self, plan: Plan, device: torch.device | str = "cpu") -> None:
-        if not isinstance(plan, Plan) or plan.dtype is None or not plan.tensors:
+        if not isinstance(plan, Plan) or plan.elements is None or not plan.tensors:
             raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
-        self.arena = zeros(plan.arena_bytes, torch.device(device))
-        self._dtype: torch.dtype = getattr(torch, plan.dtype.torch_name)
+        self.arena = zeros(sizes.arena_bytes(plan), torch.device(device))
+        self._dtype: torch.dtype = getattr(torch, plan.elements.kv.torch_name)
         addresses = DeviceIndex(plan, self.arena.device)
         super().__init__(plan, addresses, self.arena, draft=False)
         self.draft = LayerStore(plan, addresses, self.arena, draft=True)

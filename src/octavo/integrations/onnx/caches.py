@@ -132,16 +132,16 @@ def _shape(tensor: TensorPlan) -> Shape:
 
 
 def _check_plan(plan: object) -> None:
-    if not isinstance(plan, Plan) or plan.spec is None or plan.dtype is None:
+    if not isinstance(plan, Plan) or plan.spec is None or plan.elements is None:
         raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
     if plan.layout != "component":
         right = "a graph input is one component of one layer: plan with layout='component'"
         raise PlanError("layout", plan.layout, right)
     if plan.order != "token":
         raise PlanError("order", plan.order, "PagedAttention reads pages in order 'token'")
-    if plan.dtype.name not in ELEMENT_TYPES:
+    if plan.elements.kv.name not in ELEMENT_TYPES:
         right = f"exported graphs keep one of {', '.join(ELEMENT_TYPES)}"
-        raise PlanError("dtype", plan.dtype.name, right)
+        raise PlanError("dtype", plan.elements.kv.name, right)
     _check_layers(plan)
     check_kernel("onnxruntime", plan.page_size, plan.order, [plan.spec])
 
