@@ -5,7 +5,7 @@ import pytest
 import torch
 from odd_numbers import BORDERS, DIM, HEADS, KV_HEADS, PAGE, RULES, odd_call, reference
 
-from octavo.attention import backend
+from octavo.attention import Attended, backend
 from octavo.attention.kernels import cpu, oracle
 from octavo.attention.kernels import torch as in_torch
 
@@ -96,6 +96,19 @@ def test_latent_rows(pages, name, position):
 
     assert (np.isnan(found[0]).all(), np.isnan(found[0]).any()) == (position > 521,) * 2
     np.testing.assert_allclose(found[1:], before[1:], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("sinks", [None, [0.5]])
+def test_merged_parts(sinks):
+    """A part that is NaN makes the whole NaN; one without keys counts for nothing, NaN or not."""
+    one = Attended(np.ones((2, 1, 3)), np.zeros((2, 1)))
+    odd = Attended(np.full((2, 1, 3), np.nan), np.array([[np.nan], [-np.inf]]))
+    found = oracle.merge([one, odd], sinks)
+
+    assert np.isnan(found.out[0]).all()
+    assert np.isnan(found.lse[0])
+    np.testing.assert_array_equal(found.out[1], oracle.merge([one], sinks).out[1])
+    assert 0 == found.lse[1]
 
 
 @pytest.mark.parametrize("attend", [oracle.paged_attention, in_torch.paged_attention])

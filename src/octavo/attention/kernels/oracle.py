@@ -246,8 +246,9 @@ def softmax(scores: Floats, sink: float = -np.inf) -> tuple[Floats, Floats]:
 def merge(parts: Iterable[Attended[Any]], sink_logits: ArrayLike | None = None) -> Attended[Floats]:
     """The result over all keys from results of the same queries over disjoint parts of them.
 
-    Each part counts with exp(its lse); one with lse -inf does not, whatever its out is. The parts
-    must have been computed without sink logits: a sink takes part once, here.
+    Each part counts with exp(its lse); one with lse -inf does not, whatever its out is, and one
+    with NaN makes the whole NaN. The parts must have been computed without sink logits: a sink
+    takes part once, here.
 
     Args:
         parts: at least one pair of out [T, H, v_dim] and lse [T, H]; natural logarithms.
@@ -263,18 +264,23 @@ def merge(parts: Iterable[Attended[Any]], sink_logits: ArrayLike | None = None) 
     Cost: O(parts * T * H * v_dim).
     """
     outs, sums = _stacked(parts)
-    lse = np.logaddexp.reduce(sums)
-    total = lse
-    if sink_logits is not None:
-        sinks, heads = as_reals("sink_logits", sink_logits, finite=True), lse.shape[1]
-        if sinks.shape != (heads,):
-            raise LengthError(
-                "sink_logits", sinks.shape, None, None, f"it must be [{heads}], one a head"
-            )
-        total = np.logaddexp(lse, sinks)
-    weights = np.exp(sums - np.where(np.isneginf(total), 0.0, total))[..., None]
-    shares = np.where(np.isneginf(sums)[..., None], 0.0, weights * outs)
-    return Attended(shares.sum(axis=0), lse)
+    with np.errstate(invalid="ignore"):  # of parts that are NaN
+        lse = total = np.logaddexp.reduce(sums)
+        if sink_logits is not None:
+            total = np.logaddexp(lse, _sinks(sink_logits, lse.shape[1]))
+        weights = np.exp(sums - np.where(np.isneginf(total), 0.0, total))[..., None]
+        shares = np.where(np.isneginf(sums)[..., None], 0.0, weights * outs)
+        return Attended(shares.sum(axis=0), lse)
+
+
+def _sinks(sink_logits: ArrayLike, heads: int) -> NDArray[Any]:
+    """Sink logits, one a head."""
+    sinks = as_reals("sink_logits", sink_logits, finite=True)
+    if sinks.shape != (heads,):
+        raise LengthError(
+            "sink_logits", sinks.shape, None, None, f"it must be [{heads}], one a head"
+        )
+    return sinks
 
 
 def _stacked(parts: Iterable[Attended[Any]]) -> tuple[Floats, Floats]:
