@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import octavo
 from octavo import Adapter, Attention, Cache, Cross, Latent, Media, ModelSpec, Salt, State, storage
+from octavo.cache.match import Prefixes
 from octavo.cache.step import GroupView, StateView
 from octavo.storage import Storage, files
 
@@ -133,6 +134,22 @@ def test_extras_go_along(tmp_path):
 
     check_hit(fresh, other, PROMPT, 40, extras)
     check_hit(fresh, other, PROMPT, 0)
+
+
+def test_windows_are_saved_in_one_look(tmp_path, monkeypatch):
+    """However many pages a prefix has, it is matched to be pinned and to be listed."""
+    cache, store = made("window")
+    run(cache, store, cache.admit(PROMPT))
+    looks, look = [], Prefixes.find
+
+    def counted(self, *args):
+        looks.append(args)
+        return look(self, *args)
+
+    monkeypatch.setattr(Prefixes, "find", counted)
+
+    assert 40 == save_prefix(tmp_path / "p", cache, store, PROMPT)
+    assert 2 == len(looks)
 
 
 def test_windows_that_have_lost_pages(tmp_path):

@@ -5,7 +5,9 @@ Reads the core; changes nothing.
 
 import numpy as np
 
+from octavo.cache.arguments import read_prompt
 from octavo.cache.cache import Cache
+from octavo.cache.prompt import Prompt
 from octavo.errors import UnknownGroup
 
 
@@ -28,6 +30,21 @@ def is_own(cache: Cache, group: str, page: int) -> bool:
     """Whether a page of a group may be written: one holder, not published. O(1)."""
     space = cache._core.pool.spaces[group_number(cache, group)]
     return bool(space.holders[page] == 1 and not space.node[page])
+
+
+def published_pages(cache: Cache, prompt: Prompt) -> dict[str, list[int]]:
+    """By token group, the page of each computed column of a prompt, 0 where none is kept.
+
+    Up to where the prompt is not known, or its last token is reached. O(len(prompt) x groups).
+    """
+    core, prefixes = cache._core, cache._prefixes
+    nodes = core.path[: prefixes.look(read_prompt(core, prompt)).chain]
+    count, held = len(core.groups), core.index.held
+    return {
+        core.names[group.number]: [int(held[node * count + group.number]) for node in nodes]
+        for group in core.groups
+        if group.keeps_tokens
+    }
 
 
 def vacant_pages(cache: Cache, group: str | None = None) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from octavo.cache.cache import Cache
 from octavo.cache.identity import Adapter, Extra, Media, Salt
+from octavo.cache.inspection import published_pages
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import StateView, Step
@@ -82,7 +83,7 @@ def save_prefix(
         TokenError, IdentityError: tokens or extras malformed. OutOfPages: as `Cache.pin`.
         OSError: the file cannot be written.
 
-    Cost: as `save_pages`; with windows also O(tokens ** 2 / page size).
+    Cost: as `save_pages`.
     """
     _check(cache, storage)
     size = cache.plan.page_size
@@ -183,20 +184,22 @@ def _found(
 def _held_by_windows(
     cache: Cache, wanted: SavedPrefix, most: int
 ) -> tuple[int, dict[str, dict[int, int]]]:
-    """The longest boundary up to which all can be reused; by group, column to page.
-
-    A hit pins the last columns alone, so each column is found by the prefix that ends with it. A
-    column that such a prefix does not need is needed by no longer one either.
-    """
-    size = cache.plan.page_size
-    held: dict[str, dict[int, int]] = {name: {} for name in cache.plan.groups}
-    for boundary in range(1, most + 1):
-        with cache.pin([*wanted.tokens[: boundary * size], _NEXT], wanted.extra) as pin:
-            if pin.tokens < boundary * size:
-                return boundary - 1, held
-            for (name, group), pages in zip(cache.plan.groups.items(), pin.pages, strict=True):
-                if _is_kept(group, boundary - 1, size):
-                    held[name][boundary - 1] = int(pages[-1])
+    """The longest boundary up to which all can be reused; by group, column to page. O(tokens)."""
+    plan, size = cache.plan, cache.plan.page_size
+    pages = published_pages(cache, Prompt([*wanted.tokens, _NEXT], wanted.extra))
+    held: dict[str, dict[int, int]] = {name: {} for name in plan.groups}
+    first = dict.fromkeys(pages, 0)  # by group, the first column from which on none is missing
+    for column in range(most):
+        for name, found in pages.items():
+            lifetime = plan.groups[name].lifetime
+            if not found[column]:
+                first[name] = column + 1
+            lost = not found[column] and column * size < lifetime.sinks
+            if lost or lifetime.floor((column + 1) * size) // size < first[name]:
+                return column, held
+        for name, found in pages.items():
+            if _is_kept(plan.groups[name], column, size):
+                held[name][column] = found[column]
     return most, held
 
 
