@@ -27,6 +27,7 @@ from octavo import (
     storage,
 )
 from octavo.storage import PageFile, Storage
+from octavo.storage.weights import weights_name
 
 save_pages, load_pages = (
     partial(each, model="tiny") for each in (storage.save_pages, storage.load_pages)
@@ -198,6 +199,18 @@ def test_a_model_is_named_by_its_weights(tmp_path):
         with pytest.raises(PageFileMismatch, match="model is 'sha256:[0-9a-f]{64}' in the file"):
             load_pages(tmp_path / "p", into, SAVED, model=other)
         assert not into.arena.any()
+
+
+def test_weights_of_every_kind_have_a_name():
+    """Empty ones, views and numbers of any type; a model that is compiled is the same model."""
+    model = Weights()
+    kinds = [torch.empty(0), torch.tensor(True), torch.ones(2, 3).t(), torch.ones(2).bfloat16()]
+    kinds += [torch.zeros(3).to(torch.float8_e4m3fn), torch.ones(2, dtype=torch.complex64).conj()]
+    for number, kind in enumerate(kinds):
+        model.register_buffer(f"kind{number}", kind)
+
+    assert weights_name(model) == weights_name(torch.compile(model, backend="eager"))
+    assert weights_name(model) != weights_name(Weights())
 
 
 def test_a_file_of_an_earlier_version_names_its_spec(tmp_path):

@@ -45,8 +45,9 @@ def weights_name(model: object) -> str:
     if not isinstance(model, torch.nn.Module):
         right = "it must be the model itself, or a text that changes with its weights"
         raise PlanError("model", model, right)
-    digest = hashlib.sha256(_config(model).encode())
-    for name, weight in sorted(model.state_dict().items()):
+    whole: torch.nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    digest = hashlib.sha256(_config(whole).encode())
+    for name, weight in sorted(whole.state_dict().items()):
         if not isinstance(weight, torch.Tensor):  # what a module keeps beside them, as some do
             digest.update(f"{name} {weight!r}\0".encode())
             continue
@@ -59,7 +60,8 @@ def weights_name(model: object) -> str:
 
 def _bytes(weight: torch.Tensor) -> Any:
     """A tensor's elements in the order of its axes. O(bytes)."""
-    return weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    plain = weight.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return plain.flatten().view(torch.uint8).numpy().data
 
 
 def _config(model: torch.nn.Module) -> str:
