@@ -3,20 +3,22 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
-from math import prod
 from pathlib import Path
 
-from octavo import Attention, Cross, Latent, ModelSpec, State
+import octavo
+from octavo import Attention, Compressed, Cross, Latent, ModelSpec, State
 from octavo.errors import ConfigError
 from octavo.model.configs import FAMILIES
 from octavo.model.configs.families import REMOTE, Family
 from octavo.model.configs.fields import Fields
-from octavo.model.configs.nested import ENCODERS, WRAPPERS
-from octavo.model.layers import LayerKind
+from octavo.model.configs.nested import ENCODERS, REFUSED, WRAPPERS
+from octavo.model.layers import LayerKind, kinds_in
 
 PAGE = Path(__file__).with_name("models.md")
 CONFIGS = PAGE.parents[1] / "tests/cases/data/configs"
+MEMORY = "64TiB"
 HEAD = "| `model_type` | example | bytes a token | bytes a sequence |"
 RULE = "|---|---|--:|--:|"
 INTRODUCTION = """\
@@ -29,10 +31,11 @@ For such a model, give the layers by hand:
 
 Each family's line tells of the model that its class in transformers makes when nothing is said: an
 example of the kinds of layers, not a published model.
-Bytes a token are at two bytes an element (bf16), while every layer keeps it.
+Figures are those of `octavo.plan` when nothing is said.
+Bytes a token are of bf16, while every layer keeps it; an indexer's keys are fp8 with scales.
 Bytes a sequence are those it has from its start, whatever its length: recurrent states in fp32 and
-convolution inputs in bf16, as `octavo plan` counts them when nothing is said (`--state-dtype bf16`
-halves the recurrent part); the other input of a cross attention comes on top.
+convolution inputs in bf16 (`--state-dtype bf16` halves the recurrent part); the other input of a
+cross attention comes on top.
 *remote* marks families whose code comes with the model's files.
 
 This page is written by `make help-texts`.
@@ -40,8 +43,12 @@ This page is written by `make help-texts`.
 TITLES = {
     "dense": "Every layer sees every token",
     "windowed": "Windows, chunks, shared layers",
+    "pruned": "Layers as a list says",
+    "looped": "Layers that run several times",
     "latent": "One compressed row a token",
+    "sparse": "Indexers, rows of several tokens",
     "hybrid": "States of constant size",
+    "inkling": "Attention behind short convolutions",
     "encdec": "Decoders with another input",
     "speech": "Speech over codebooks",
 }
@@ -60,40 +67,31 @@ def _heads(kind: Attention | Cross) -> str:
     return f"{kind.kv_heads} heads of {dims}"
 
 
+def _indexer(kind: Attention | Latent | Compressed) -> str:
+    return f", an indexer's key of {kind.indexer}" if kind.indexer else ""
+
+
 def _told(kind: LayerKind) -> str:
     """A kind in a few words."""
     match kind:
         case Attention():
             window = f", window {kind.window}" if kind.window else ""
             chunk = f", chunks of {kind.chunk}" if kind.chunk else ""
-            return f"attention, {_heads(kind)}{window}{chunk}"
+            return f"attention, {_heads(kind)}{window}{chunk}{_indexer(kind)}"
         case Latent():
-            indexer = f" + {kind.indexer}" if kind.indexer else ""
-            return f"latent, {kind.rank} + {kind.rope}{indexer}"
+            window = f", window {kind.window}" if kind.window else ""
+            return f"latent, {kind.rank} + {kind.rope}{window}{_indexer(kind)}"
+        case Compressed():
+            row = f" of {kind.rank} + {kind.rope}" if kind.rank else ""
+            return f"a row{row} for every {kind.every} tokens{_indexer(kind)}"
         case State():
             parts = [_shape(part) for part in (kind.recurrent, kind.conv) if part]
-            return f"state, {' and '.join(parts)}"
+            rows = f", the last rows of {_shape(kind.rows)}" if kind.rows else ""
+            return f"state{', ' if parts else ''}{' and '.join(parts)}{rows}"
         case Cross():
             return f"cross attention, {_heads(kind)}"
         case _:
             return "another layer's"
-
-
-def _per_token(kind: LayerKind) -> int:
-    if isinstance(kind, Attention):
-        return 2 * kind.elements_per_token
-    return 2 * (kind.rank + kind.rope + kind.indexer) if isinstance(kind, Latent) else 0
-
-
-def _per_sequence(kind: LayerKind) -> int:
-    if not isinstance(kind, State):
-        return 0
-    shapes = ((4, kind.recurrent), (2, kind.conv))
-    return sum(
-        size * prod(shape if isinstance(shape, tuple) else (shape,))
-        for size, shape in shapes
-        if shape
-    )
 
 
 def _example(name: str, family: Family) -> tuple[str, str, str]:
@@ -109,7 +107,12 @@ def _figures(spec: ModelSpec) -> tuple[str, str, str]:
     """Layers, bytes a token and bytes a sequence."""
     kinds = [kind for _, kind in spec.kinds()]
     told = "; ".join(f"{count} {kind}" for kind, count in Counter(map(_told, kinds)).items())
-    token, sequence = sum(map(_per_token, kinds)), sum(map(_per_sequence, kinds))
+    own = tuple(
+        tuple(kind for kind in kinds_in(layer) if not isinstance(kind, Cross))
+        for layer in spec.layers
+    )
+    plan = octavo.plan(replace(spec, layers=own, max_length=None), MEMORY, page_size=1)
+    token, sequence = plan.bytes_per_token, plan.fixed_bytes_per_sequence
     depth = ""
     if spec.depth:
         depth = f"; beside it {_figures(spec.depth)[0]}, for {spec.depth.max_length} positions"
@@ -155,13 +158,16 @@ def render() -> str:
     lines += ["## Decoders nested beside encoders", ""]
     lines += ["The decoder's part is `text_config`, `llm_config`, `language_config` or"]
     lines += [
-        "`thinker_config`; whatever encodes images or sound keeps no cache.",
+        "`thinker_config` and the like; whatever encodes images or sound keeps no cache.",
         "",
         *_nests(),
         "",
     ]
     lines += ["## Encoders", "", "These generate nothing, keep no cache, and are refused:"]
     lines += [", ".join(f"`{name}`" for name in sorted(ENCODERS)) + "."]
+    lines += ["With `is_decoder` their language models are decoders, and are read."]
+    lines += ["", "## Others that generate", "", "Refused, each for a reason of its own:", ""]
+    lines += [f"- `{name}`: {reason}." for name, reason in sorted(REFUSED.items())]
     return "\n".join(lines) + "\n"
 
 

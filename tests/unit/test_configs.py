@@ -86,10 +86,16 @@ def of_the_class(family, field):
 
 NOT_READ = {
     *("bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart", "moonshine"),
-    *("nllb-moe", "pegasus", "plbart", "speech_to_text", "trocr", "whisper"),
+    *("nllb-moe", "pegasus", "plbart", "speech_to_text", "trocr", "whisper", "bigbird_pegasus"),
+    *("fsmt", "led", "mvp", "pegasus_x", "pp_formulanet_text", "prophetnet", "seamless_m4t"),
+    *("seamless_m4t_v2", "speecht5"),
 }
 """Families whose class calls the encoder's fields by the common names; the decoder's are read."""
 RULES = {
+    ("bailing_hybrid", "max_position_embeddings"): 262144,
+    ("led", "max_position_embeddings"): 1024,
+    ("pix2struct_text_model", "num_decoder_layers"): None,
+    ("speecht5", "max_position_embeddings"): 4000,
     ("deepseek_v3", "num_nextn_predict_layers"): 1,
     ("gemma4_text", "global_head_dim"): 512,
     ("gemma4_unified_text", "global_head_dim"): 512,
@@ -130,6 +136,8 @@ def whole_and_part(family):
         if value is not None:
             part[names.get(field, field)] = value
     part |= {name: DEFAULTS[family][name] for name in REQUIRED[2:] if name in DEFAULTS[family]}
+    if family == "prophetnet":
+        part = {"hidden_size": 1024, "num_decoder_layers": 12}
     if family == "longcat_flash":
         part = {"num_layers": 28, "hidden_size": 6144}
     if family == "nemotron_h":
@@ -166,7 +174,9 @@ def test_nested_decoders_are_those_of_transformers(family):
     inner = WRAPPERS[family]
     own = {"hidden_size": 1536, "num_hidden_layers": 10, "num_attention_heads": 8}
     own |= {"num_key_value_heads": 4, "max_position_embeddings": 64}
-    own |= {"decoder_layers": 4} if inner == "bart" else {}
+    own |= {"decoder_layers": 4} if inner in ("bart", "pp_formulanet_text") else {}
+    pattern = {"hybrid_override_pattern": "M*M*M*M*M*"}
+    own |= pattern if inner == "nemotron_h" else {}
     own |= {"num_kv_shared_layers": 2} if inner == "gemma3n_text" else {}
     own |= {"cross_attention_layers": [1]} if family == "mllama" else {}
     depth = {"audio_decoder_config": own | {"num_codebooks": 2}}
@@ -190,9 +200,14 @@ PLAIN = sorted(
     family
     for family in HOSTED
     if FAMILIES[family].read.__module__.endswith((".dense", ".windowed"))
-    and FAMILIES[family].read.__name__ not in ("unshared", "gemma4", "falcon", "gpt_neo")
+    and FAMILIES[family].read.__name__
+    not in ("unshared", "unshared_wide", "gemma4", "falcon", "gpt_neo")
     and not OTHER_NAMES & set(CONFIG_MAPPING[family].attribute_map.values())
-    and family not in ("deepseek_ocr2_text", "jetmoe")  # whose classes set some of these anew
+    and family
+    not in (  # whose classes set some of these anew, or demand others beside them
+        *("deepseek_ocr2_text", "jetmoe", "cosmos3_edge_text", "gradium_phonon_tts", "pocket_tts"),
+        "unlimited_ocr_text",
+    )
 )
 """Families of attention alone whose class has the common names."""
 

@@ -62,14 +62,18 @@ class Latent:
         rank: elements of the latent, from which keys and values of all heads are expanded.
         rope: elements of the key part that carries positions, shared by all heads.
         indexer: elements of the key a sparse-attention indexer keeps beside it; 0: there is none.
+        window: rows a query sees, its own included; None: all of them.
     """
 
     rank: int
     rope: int = 0
     indexer: int = 0
+    window: int | None = None
 
     def __post_init__(self) -> None:
         check_int("rank", self.rank, 1)
+        if self.window is not None:
+            check_int("window", self.window, 1)
         check_int("rope", self.rope, 0)
         check_int("indexer", self.indexer, 0)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from octavo.arrays import NDArray
 from octavo.checks import check_int
-from octavo.model.layers import Attention, Compressed, Cross, LayerKind, State
+from octavo.model.layers import Attention, Compressed, Cross, Latent, LayerKind, State
 
 Int64s = NDArray[np.int64]
 Form = Literal["tokens", "rows", "state", "cross"]
@@ -152,9 +152,10 @@ def lifetime_of(kind: LayerKind) -> Lifetime:
         return Lifetime("cross")
     if isinstance(kind, Compressed):
         return Rows("rows", every=check_int("every", kind.every, 2))
-    if isinstance(kind, Attention) and kind.window is not None:
+    if isinstance(kind, Attention | Latent) and kind.window is not None:
+        sinks = kind.sink_tokens if isinstance(kind, Attention) else 0
         window = check_int("window", kind.window, 1)
-        return Window(window=window, sink_tokens=check_int("sink_tokens", kind.sink_tokens, 0))
+        return Window(window=window, sink_tokens=check_int("sink_tokens", sinks, 0))
     if isinstance(kind, Attention) and kind.chunk is not None:
         return Chunked(chunk=check_int("chunk", kind.chunk, 1))
     return Lifetime()

@@ -101,7 +101,7 @@ class ModelSpec:
         return replace(self, layers=self.layers + self.mtp[:wanted], mtp=self.mtp[wanted:])
 
     def in_context(self) -> "ModelSpec":
-        """The same model; windows and chunks of ``max_length`` tokens or more are none. O(layers)."""
+        """The same model; windows and chunks of ``max_length`` or more are none. O(layers)."""
         length = self.max_length
         if length is None:
             return self
@@ -146,6 +146,8 @@ def _whole_layer(layer: Layer, length: int) -> Layer:
 def _whole(kind: LayerKind, length: int) -> LayerKind:
     if isinstance(kind, Shared) and isinstance(kind.kind, Attention):
         return replace(kind, kind=_whole_attention(kind.kind, length))
+    if isinstance(kind, Latent) and kind.window is not None and kind.window >= length:
+        return replace(kind, window=None)
     return _whole_attention(kind, length) if isinstance(kind, Attention) else kind
 
 

@@ -209,6 +209,8 @@ def _shape(kind: LayerKind) -> LayerKind:
     """The kind without what does not change its bytes."""
     if isinstance(kind, Attention):
         return Attention(kind.kv_heads, kind.k_dim, kind.v_dim, indexer=kind.indexer)
+    if isinstance(kind, Latent):
+        return Latent(kind.rank, kind.rope, kind.indexer)
     return kind
 
 

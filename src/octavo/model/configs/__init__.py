@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import ConfigError, UnknownArchitecture
-from octavo.model.configs.families import DEFAULTS, DEPTHS, FAMILIES, REQUIRED
+from octavo.model.configs.families import DEFAULTS, DEPTHS, ENCODER_AS_DECODER, FAMILIES, REQUIRED
 from octavo.model.configs.fields import Fields
 from octavo.model.configs.file import load_config
 from octavo.model.configs.names import common_names
-from octavo.model.configs.nested import PREFIXES, WRAPPERS, find_decoder, inner_name
+from octavo.model.configs.nested import ENCODERS, PREFIXES, WRAPPERS, find_decoder, inner_name
 from octavo.model.configs.notes import cache_type, unread_sizes
 from octavo.model.configs.registry import ModelLayers
+from octavo.model.layers import Cross, kinds_in
 
 __all__ = [
     "DEFAULTS",
@@ -45,15 +46,18 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
     Cost: O(layers).
     """
     name, given, nested = find_decoder(config)
-    family = FAMILIES.get(name) if isinstance(name, str) else None
+    family = None
+    if isinstance(name, str):
+        family = ENCODER_AS_DECODER if name in ENCODERS else FAMILIES.get(name)
     if family is None:
         raise _unknown(config, name)
     required = () if nested else REQUIRED
     defaults = {field: value for field, value in family.defaults.items() if field not in required}
     fields = Fields(given, defaults, str(name))
-    if fields.flag("add_cross_attention"):
-        raise ConfigError("add_cross_attention", value=True, right="that is not read here")
     layers = family.read(fields)
+    crossed = any(isinstance(kind, Cross) for layer in layers for kind in kinds_in(layer))
+    if fields.flag("add_cross_attention") and not crossed:
+        raise ConfigError("add_cross_attention", value=True, right="that is not read here")
     mtp = family.mtp(fields, layers)
     model = str(config["model_type"])
     whole = fields if given is config else Fields(config, {})

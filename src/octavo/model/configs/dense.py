@@ -16,6 +16,18 @@ def unshared(fields: Fields) -> list[Layer]:
     return [Attention(fields.heads, dim, dim)] * fields.layers
 
 
+def unshared_wide(fields: Fields) -> list[Layer]:
+    """As above; how wide a head is, the file says by itself (CPM-Ant)."""
+    dim = fields.head_dim()
+    return [Attention(fields.heads, dim, dim)] * fields.layers
+
+
+def referring(fields: Fields) -> list[Layer]:
+    """A window over what is written; all that it refers to is kept, so it counts as everything."""
+    fields.ignore("sliding_window")
+    return full(fields)
+
+
 def one_or_all_heads(fields: Fields) -> list[Layer]:
     """As a plain decoder, but ``multi_query`` says one key/value head, else each has its own."""
     heads = 1 if fields.get("multi_query", True) else fields.heads

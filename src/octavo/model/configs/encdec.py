@@ -5,7 +5,7 @@ are made once.
 """
 
 from octavo.errors import ConfigError
-from octavo.model.configs.fields import Fields, keys_and_values
+from octavo.model.configs.fields import Fields, keys_and_values, with_windows
 from octavo.model.layers import Attention, Cross, Layer
 
 
@@ -40,6 +40,35 @@ def moonshine(fields: Fields) -> list[Layer]:
         raise ConfigError("decoder_num_key_value_heads", kv_heads, f"it must divide {heads} heads")
     dim = fields.divide("hidden_size", fields.width, heads)
     return _both(fields.layer_count("decoder_num_hidden_layers"), kv_heads, dim)
+
+
+def crossed(fields: Fields) -> list[Layer]:
+    """A plain decoder whose layers also attend to the encoded input, with as many heads."""
+    own = keys_and_values(fields)
+    return [(own, Cross(own.kv_heads, own.k_dim, own.v_dim))] * fields.layers
+
+
+def dia(fields: Fields) -> list[Layer]:
+    """As above; heads of the encoded input are of their own number and width."""
+    dim = fields.count("cross_head_dim")
+    cross = Cross(fields.count("cross_num_key_value_heads"), dim, dim)
+    return [(keys_and_values(fields), cross)] * fields.layers
+
+
+def t5gemma(fields: Fields) -> list[Layer]:
+    """Every other layer has a window, as in Gemma 2; all attend to the encoded input too."""
+    return _beside_input(with_windows(fields, lambda layer: layer % 2 == 0))
+
+
+def t5gemma2(fields: Fields) -> list[Layer]:
+    """All but each sixth layer have a window, as in Gemma 3; all attend to the input too."""
+    period = fields.count("sliding_window_pattern", default=6)
+    return _beside_input(with_windows(fields, lambda layer: (layer + 1) % period != 0))
+
+
+def _beside_input(layers: list[Layer]) -> list[Layer]:
+    own = [kind for kind in layers if isinstance(kind, Attention)]
+    return [(kind, Cross(kind.kv_heads, kind.k_dim, kind.v_dim)) for kind in own]
 
 
 def mllama(fields: Fields) -> list[Layer]:

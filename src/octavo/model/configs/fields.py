@@ -33,6 +33,8 @@ _OLD_LAYER_TYPES = {
     "mamba": LINEAR,
     "recurrent": LINEAR,
     "deepseek_sparse_attention": INDEXED,
+    "sliding_window_attention": SLIDING,
+    "reference_sliding_attention": FULL,  # it keeps what it refers to: the prompt and images
 }
 
 
@@ -118,6 +120,10 @@ class Fields:
         for part, fields in self._inner.items():
             found |= {f"{part}.{name}": item for name, item in fields.unread().items()}
         return found
+
+    def replaced(self, changed: Mapping[str, Any]) -> "Fields":
+        """These fields with some changed. O(fields)."""
+        return Fields({**self._config, **changed}, self._defaults, self._family)
 
     def ignore(self, name: str) -> None:
         """Say that ``name`` is known and of no use here. O(names)."""

@@ -232,7 +232,7 @@ def lfm2(fields: Fields) -> list[Layer]:
     return fields.by_type(kinds, lambda layer: FULL if layer in attention else CONV)
 
 
-def _delta(fields: Fields) -> State:
+def delta(fields: Fields) -> State:
     """Gated delta rule: a matrix for each value head; q, k and v share one convolution."""
     names = ("key_heads", "value_heads")
     k_heads, v_heads = (fields.count(f"linear_num_{name}") for name in names)
@@ -244,7 +244,7 @@ def _delta(fields: Fields) -> State:
 def gated_delta(fields: Fields) -> list[Layer]:
     """Each ``full_attention_interval``-th layer attends, the others keep a gated delta state."""
     every = fields.count("full_attention_interval", default=4)
-    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: _delta(fields)}
+    kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: delta(fields)}
     return fields.by_type(kinds, lambda layer: LINEAR if (layer + 1) % every else FULL)
 
 
@@ -252,6 +252,68 @@ def gated_delta_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
     """Prediction layers attend, whatever the last layer does."""
     count = fields.layer_count("num_nextn_predict_layers", default=0, low=0)
     return (keys_and_values(fields),) * count
+
+
+def latent_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
+    """Prediction layers keep a latent row, whatever the last layer does."""
+    return (row(fields),) * fields.layer_count("num_nextn_predict_layers", default=0, low=0)
+
+
+def bailing(fields: Fields) -> list[Layer]:
+    """Each ``layer_group_size``-th layer keeps a latent row, the others Kimi delta states."""
+    every = fields.count("layer_group_size")
+    linear = Fields(
+        {
+            "num_heads": fields.count("linear_num_heads", default=fields.heads),
+            "head_dim": fields.count("linear_head_dim", default=fields.count("head_dim")),
+            "short_conv_kernel_size": fields.count("short_conv_kernel_size"),
+        },
+        {},
+    )
+    kinds: Kinds = {FULL: lambda: row(fields), LINEAR: lambda: kimi_state(fields, linear)}
+    return fields.by_type(kinds, lambda layer: LINEAR if (layer + 1) % every else FULL)
+
+
+_LARA = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)
+
+
+def lara(fields: Fields) -> list[Layer]:
+    """Gated delta states, windows and full attention, in a pattern of five layers."""
+    plain = keys_and_values(fields)
+    kinds: Kinds = {
+        FULL: lambda: plain,
+        SLIDING: lambda: replace(plain, window=fields.window()),
+        LINEAR: lambda: delta(fields),
+    }
+    return fields.by_type(kinds, lambda layer: _LARA[layer % len(_LARA)])
+
+
+def lfm3(fields: Fields) -> list[Layer]:
+    """Short convolutions; of four layers one sees everything and one, but the first, a window."""
+    plain = keys_and_values(fields)
+    kinds: Kinds = {
+        FULL: lambda: plain,
+        SLIDING: lambda: replace(plain, window=fields.window()),
+        CONV: lambda: State((), _conv(fields.width, fields.count("conv_L_cache"))),
+    }
+    rule = {2: FULL, 0: SLIDING}
+    return fields.by_type(kinds, lambda layer: rule.get(layer % 4, CONV) if layer else CONV)
+
+
+def rwkv(fields: Fields) -> list[Layer]:
+    """Numerator, denominator and maximum of each channel, and the last input of both mixers."""
+    inner = fields.count("attention_hidden_size", default=fields.width)
+    return [State((3, inner), (2 * fields.width, 1))] * fields.layers
+
+
+def xlstm(fields: Fields) -> list[Layer]:
+    """A matrix a head with its normaliser and maximum (mLSTM)."""
+    heads = fields.heads
+    keys, values = (
+        -(-int(fields.width * float(fields.get(name, default=usual))) // 64) * 64 // heads
+        for name, usual in (("qk_dim_factor", 0.5), ("v_dim_factor", 1.0))
+    )
+    return [State((heads, keys * values + keys + 1))] * fields.layers
 
 
 def olmo_hybrid(fields: Fields) -> list[Layer]:
@@ -274,7 +336,7 @@ def _olmo_delta(fields: Fields) -> State:
         "linear_value_head_dim": fields.count("linear_value_head_dim", default=2 * k_dim),
         "linear_conv_kernel_dim": fields.count("linear_conv_kernel_dim"),
     }
-    return _delta(Fields(given, {}))
+    return delta(Fields(given, {}))
 
 
 def kimi_linear(fields: Fields) -> list[Layer]:
@@ -288,7 +350,7 @@ def kimi_linear(fields: Fields) -> list[Layer]:
     if linear.get("full_attn_layers") is not None:
         attention = linear.layer_indices("full_attn_layers", first=1)
         _all_once(linear, attention)
-    kinds: Kinds = {FULL: lambda: row(fields), LINEAR: lambda: _kimi_delta(fields, linear)}
+    kinds: Kinds = {FULL: lambda: row(fields), LINEAR: lambda: kimi_state(fields, linear)}
     return fields.by_type(kinds, lambda layer: FULL if layer in attention else LINEAR)
 
 
@@ -300,7 +362,8 @@ def _all_once(linear: Fields, attention: set[int]) -> None:
         raise ConfigError("kda_layers", sorted(layer + 1 for layer in others), right)
 
 
-def _kimi_delta(fields: Fields, linear: Fields) -> State:
+def kimi_state(fields: Fields, linear: Fields) -> State:
+    """Kimi delta attention: a matrix for each head; q, k and v have a convolution each."""
     heads = linear.count("num_heads", default=fields.get("linear_num_heads"))
     dim = linear.count("head_dim", default=fields.get("linear_head_dim"))
     kernel = fields.get("linear_conv_kernel_dim")

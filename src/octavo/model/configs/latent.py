@@ -38,10 +38,24 @@ def indexed(fields: Fields) -> list[Layer]:
 def glm_dsa(fields: Fields) -> list[Layer]:
     """As indexed, but layers that reuse an earlier layer's picks have no indexer."""
     with_key, without = row(fields, fields.count("index_head_dim")), row(fields)
-    return [with_key if own else without for own in _own_indexers(fields)]
+    return [with_key if own else without for own in own_indexers(fields)]
 
 
-def _own_indexers(fields: Fields) -> list[bool]:
+def glm_dsa_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
+    """Prediction layers have an indexer of their own."""
+    count = fields.layer_count("num_nextn_predict_layers", default=0, low=0)
+    return (row(fields, fields.count("index_head_dim")),) * count
+
+
+def hy_v4(fields: Fields) -> list[Layer]:
+    """As GLM's, but by rule the first layer and each fourth from the second have an indexer."""
+    if fields.get("indexer_types") is not None:
+        return glm_dsa(fields)
+    with_key, without = row(fields, fields.count("index_head_dim")), row(fields)
+    return [with_key if layer == 0 or layer % 4 == 1 else without for layer in range(fields.layers)]
+
+
+def own_indexers(fields: Fields) -> list[bool]:
     """Whether each layer picks by itself: ``indexer_types``, or a pattern of F and S, or a rule.
 
     By rule it is each ``index_topk_freq``-th layer, the first ``index_skip_topk_offset`` too.

@@ -117,6 +117,11 @@ ALIKE = frozenset(
 )
 """Things of which two different values in a file are worth a note."""
 
+_BARK: Names = {"max_position_embeddings": ("block_size", "n_positions")}
+_DECODER: Names = {
+    "decoder_layers": ("decoder_layers", "num_hidden_layers"),
+    "decoder_attention_heads": ("decoder_attention_heads", "num_attention_heads"),
+}
 OWN_NAMES: Mapping[str, Names] = {
     "falcon": {"num_key_value_heads": ("num_kv_heads", "n_head_kv")},
     "falcon_mamba": {"mamba_inner": ("intermediate_size", "d_inner")},
@@ -133,10 +138,22 @@ OWN_NAMES: Mapping[str, Names] = {
         "decoder_num_attention_heads": ("decoder_num_attention_heads", "num_attention_heads"),
         "decoder_num_key_value_heads": ("decoder_num_key_value_heads", "num_key_value_heads"),
     },
-    "trocr": {
-        "decoder_layers": ("decoder_layers", "num_hidden_layers"),
-        "decoder_attention_heads": ("decoder_attention_heads", "num_attention_heads"),
+    "RefinedWeb": {"num_key_value_heads": ("num_kv_heads", "n_head_kv")},
+    "RefinedWebModel": {"num_key_value_heads": ("num_kv_heads", "n_head_kv")},
+    "kosmos_2_5_text_model": {"num_hidden_layers": ("layers", "num_hidden_layers")},
+    "kosmos_2_text_model": {"num_hidden_layers": ("layers", "num_hidden_layers")},
+    "pix2struct_text_model": {
+        "num_decoder_layers": ("num_decoder_layers", "num_layers", "num_hidden_layers")
     },
+    "xlstm": {
+        "num_hidden_layers": ("num_hidden_layers", "num_blocks"),
+        "hidden_size": ("hidden_size", "embedding_dim"),
+    },
+    "coarse_acoustics": _BARK,
+    "seamless_m4t": _DECODER,
+    "seamless_m4t_v2": _DECODER,
+    "semantic": _BARK,
+    "trocr": _DECODER,
     "zamba": {"head_dim": ("attention_head_dim", "head_dim")},
     "zamba2": {"head_dim": ("attention_head_dim", "head_dim")},
 }
@@ -154,6 +171,7 @@ _NULLS: Mapping[str, frozenset[str]] = {
     "num_key_value_heads": frozenset(
         (
             *("bamba", "bitnet", "csm", "csm_depth_decoder_model", "ernie4_5", "exaone"),
+            *("cosmos3_edge_text", "granite_docling_text", "granite_swa", "iquestcoder"),
             *("falcon_h1", "glm4v_text", "internlm3", "paddleocr_vl_text", "phi4_multimodal"),
             *("qwen2", "qwen2_5_omni_text", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3"),
             *("qwen3_vl_text", "seed_oss", "smollm3"),
@@ -170,7 +188,8 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "sliding_window": frozenset(
         (
             *("cwm", "exaone_moe", "gemma3n_text", "gemma4_text", "gemma4_unified_text"),
-            *("laguna", "mimo_v2_flash", "recurrent_gemma"),
+            *("laguna", "mimo_v2_flash", "recurrent_gemma", "deepseek_v4", "dory", "flint"),
+            *("kolibri1", "kyutai_speech_to_text", "lara_mini", "moshi", "moshi_depth"),
         )
     ),
 }

@@ -8,26 +8,35 @@ from octavo.model.configs.families import FAMILIES
 
 _PARTS = (
     *("text_config", "llm_config", "language_config", "thinker_config", "decoder_config"),
-    *("decoder", "vlm_config", "semantic_config"),
+    *("decoder", "talker_config"),
 )
 _AHEAD = "use_bidirectional_attention"
 
 WRAPPERS: dict[str, str] = {
+    "apertus1p5": "apertus1p5_text",
     "aria": "aria_text",
     "audioflamingo3": "qwen2",
     "aya_vision": "cohere2",
+    "blip": "blip_text_model",
     "blip-2": "opt",
+    "canary": "canary_decoder",
     "cohere2_vision": "cohere2",
+    "cohere_compass": "cohere_compass_text",
+    "cosmos3_edge": "cosmos3_edge_text",
+    "cosmos3_omni": "qwen3_vl_text",
     "deepseek_ocr2": "deepseek_ocr2_text",
     "deepseek_vl": "llama",
     "deepseek_vl_hybrid": "llama",
     "deepseek_vl_v2": "deepseek_v2",
+    "dia": "dia_decoder",
+    "dots3_note": "dots3_note_text",
     "emu3": "emu3_text_model",
     "ernie4_5_vl_moe": "ernie4_5_vl_moe_text",
     "exaone4_5": "exaone4",
     "fast_vlm": "qwen2",
     "fish_qwen3_omni": "fish_qwen3",
     "florence2": "bart",
+    "fun_asr_nano": "qwen3",
     "fuyu": "persimmon",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
@@ -36,33 +45,68 @@ WRAPPERS: dict[str, str] = {
     "glm46v": "glm4v_text",
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
+    "glm5_next": "glm5_next_text",
     "glm_ocr": "glm_ocr_text",
+    "glmasr": "llama",
+    "glmga": "glm4v_text",
     "got_ocr2": "qwen2",
     "granite4_vision": "granite4_vision_text",
+    "granite_docling": "granite_docling_text",
     "granite_speech": "granite",
+    "granite_speech_plus": "granite",
+    "hunyuan_vl": "hunyuan_vl_text",
+    "hy_v4_vl": "hy_v4_vl_text",
+    "hyperclovax_vision_v2": "hyperclovax",
     "idefics2": "mistral",
     "idefics3": "llama",
+    "inkling2": "inkling2_text",
+    "inkling2_loop": "inkling2_loop_text",
+    "inkling_mm_model": "inkling_text",
     "instructblip": "opt",
+    "instructblipvideo": "opt",
     "internvl": "qwen2",
     "internvl_chat": "internlm2",
     "janus": "llama",
     "kimi_k25": "deepseek_v3",
+    "kimi_k3": "kimi_linear",
     "kimi_vl": "deepseek_v3",
+    "kosmos-2": "kosmos_2_text_model",
+    "kosmos-2.5": "kosmos_2_5_text_model",
     "lfm2_vl": "lfm2",
+    "lfm3_vl": "lfm3",
     "lighton_ocr": "qwen3",
     "llama4": "llama4_text",
     "llava": "llama",
     "llava_next": "llama",
     "llava_next_video": "llama",
     "llava_onevision": "qwen2",
+    "minicpm_ocr": "qwen3_5_text",
     "minicpmv": "qwen2",
+    "minicpmv4_6": "qwen3_5_text",
+    "minicpmv4_7": "qwen3_5_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
+    "mistral_large4": "mistral_large4_text",
     "mllama": "mllama_text_model",
+    "molmo2": "molmo2_text",
+    "moss_transcribe_diarize": "qwen3",
+    "muse_glimmer": "muse_glimmer_text",
+    "muse_spark": "muse_spark_text",
+    "musicflamingo": "qwen2",
+    "musicgen": "musicgen_decoder",
+    "musicgen_melody": "musicgen_melody_decoder",
+    "nemo_speechlm": "nemotron_h",
+    "nemotron_h_omni": "nemotron_h",
+    "omniasr": "llama",
     "ovis2": "qwen2",
     "paddleocr_vl": "paddleocr_vl_text",
     "paligemma": "gemma",
     "perception_lm": "llama",
     "phi3_v": "phi3",
+    "pix2struct": "pix2struct_text_model",
+    "pp_chart2table": "qwen2",
+    "pp_formulanet": "pp_formulanet_text",
+    "qianfan_ocr": "qwen3",
     "qwen2_5_omni": "qwen2_5_omni_text",
     "qwen2_5_omni_thinker": "qwen2_5_omni_text",
     "qwen2_5_vl": "qwen2_5_vl_text",
@@ -70,16 +114,27 @@ WRAPPERS: dict[str, str] = {
     "qwen2_vl": "qwen2_vl_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_asr": "qwen3",
     "qwen3_omni_moe": "qwen3_omni_moe_text",
+    "qwen3_omni_moe_talker": "qwen3_omni_moe_talker_text",
     "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
+    "qwen3_tts": "qwen3",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "qwen4_exp": "qwen4_exp_text",
     "shieldgemma2": "gemma3_text",
     "smolvlm": "llama",
+    "step3p7": "step3p5",
+    "t5gemma": "t5_gemma_module",
+    "t5gemma2": "t5gemma2_decoder",
+    "unlimited_ocr": "unlimited_ocr_text",
+    "vibevoice": "qwen2",
+    "vibevoice_asr": "qwen2",
     "video_llama_3": "qwen2",
     "video_llava": "llama",
     "vipllava": "llama",
     "voxtral": "llama",
+    "voxtral_realtime": "voxtral_realtime_text",
 }
 """By the whole model's ``model_type``, the decoder's where its part of the file names none."""
 
@@ -89,21 +144,43 @@ PREFIXES = frozenset(("paligemma",))
 ENCODERS = frozenset(
     (
         *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie"),
-        *(
-            "esm",
-            "eurobert",
-            "longformer",
-            "modernbert",
-            "mpnet",
-            "nomic_bert",
-            "roberta",
-            "xlm-roberta",
-        ),
+        *("esm", "eurobert", "longformer", "modernbert", "mpnet", "nomic_bert", "roberta"),
+        *("xlm-roberta", "bert-generation", "big_bird", "data2vec-text", "megatron-bert"),
+        *("rembert", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta-xl", "xmod"),
         *("beit", "clip", "convnext", "deit", "detr", "dinov2", "dinov3_vit", "pixtral", "resnet"),
         *("siglip", "siglip2", "swin", "vit", "hubert", "wav2vec2", "wavlm"),
     )
 )
 """Models that read everything at once and generate nothing."""
+
+_EMBEDS = "it embeds its input and generates nothing, so it keeps no cache"
+_AT_ONCE = "it makes the whole spectrogram or recording at once and keeps no cache"
+_ANY_TWO = "any two models may be in it: read its decoder, config['decoder'], by itself"
+_DRAFTS = "it drafts from the cache of another model and keeps none of its own"
+REFUSED: Mapping[str, str] = {
+    "bark": "three models run one after another: config['semantic_config'] and "
+    "config['coarse_acoustics_config'] are read by themselves, the third keeps nothing",
+    "blt": "its layers over bytes and over patches keep different counts of positions, and how "
+    "many bytes a patch has depends on the text",
+    "colmodernvbert": _EMBEDS,
+    "colpali": _EMBEDS,
+    "diffusion_gemma": "it rewrites a canvas of tokens again and again; nothing is kept by token",
+    "encoder-decoder": _ANY_TWO,
+    "fastspeech2_conformer": _AT_ONCE,
+    "fastspeech2_conformer_with_hifigan": _AT_ONCE,
+    "gemma4_assistant": _DRAFTS,
+    "gemma4_unified_assistant": _DRAFTS,
+    "idefics": "its layers over images keep keys that no field counts: give them by hand",
+    "openai-gpt": "its code computes every token anew and keeps no cache",
+    "pi0": "it makes a chunk of actions at once from its input; no token is generated",
+    "reformer": "its layers keep hidden states and buckets of hashes, no keys and values",
+    "speech-encoder-decoder": _ANY_TWO,
+    "vision-encoder-decoder": _ANY_TWO,
+    "vits": _AT_ONCE,
+    "xlm": "it predicts at a mask and reads all tokens anew; it keeps no cache",
+    "xlnet": "its memory is hidden states of the last tokens, no keys and values",
+}
+"""Models that generate, and why their config says nothing of a cache."""
 
 
 class DecoderPart(NamedTuple):
@@ -127,7 +204,7 @@ def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
     rule.
 
     Raises:
-        ConfigError: a part is no object, or the model is an encoder.
+        ConfigError: a part is no object, the model is an encoder, or it keeps no cache to plan.
     """
     family, fields, nested = config.get("model_type"), config, False
     while isinstance(family, str) and family in WRAPPERS:
@@ -141,9 +218,11 @@ def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
             continue
         family = part.get("model_type") or _architecture(part) or WRAPPERS[family]
         fields, nested = part, True
-    if isinstance(family, str) and family in ENCODERS:
+    if isinstance(family, str) and family in REFUSED:
+        raise ConfigError("model_type", family, REFUSED[family])
+    if isinstance(family, str) and family in ENCODERS and not fields.get("is_decoder"):
         right = "an encoder reads all its input at once and keeps no cache"
-        raise ConfigError("model_type", family, right)
+        raise ConfigError("model_type", family, f"{right}; with is_decoder it is a decoder")
     return DecoderPart(family, fields, nested)
 
 

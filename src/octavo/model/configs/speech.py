@@ -30,6 +30,33 @@ def csm_depth(fields: Fields) -> ModelLayers:
     return ModelLayers("csm_depth_decoder", tuple(full(inner)), inner.count("num_codebooks"))
 
 
+def moshi_depth(fields: Fields) -> ModelLayers:
+    """The decoder of ``depth_decoder_config``, over the codebooks of a frame."""
+    usual = {"num_hidden_layers": 6, "hidden_size": 1024, "num_attention_heads": 16}
+    inner = fields.inner("depth_decoder_config", usual)
+    inner.ignore("sliding_window")
+    books = inner.count("num_codebooks", default=fields.count("num_codebooks", default=8))
+    return ModelLayers("moshi_depth", tuple(full(inner)), books)
+
+
+_PREDICTOR = {
+    "num_hidden_layers": 5,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+
+
+def predictor_depth(fields: Fields) -> ModelLayers:
+    """The code predictor of a talker, over the code groups of a frame."""
+    part = "talker_config" if fields.get("talker_config") is not None else ""
+    talker = fields.inner(part) if part else fields
+    inner = talker.inner("code_predictor_config", _PREDICTOR)
+    groups = inner.count("num_code_groups", default=talker.count("num_code_groups", default=32))
+    return ModelLayers("code_predictor", tuple(full(inner)), groups)
+
+
 def fish(fields: Fields) -> list[Layer]:
     """The slow transformer; ``n_local_heads`` are its key/value heads, -1 as many as heads."""
     every = fields.get("n_local_heads") in (None, -1)

@@ -44,6 +44,58 @@ def from_the_second(fields: Fields) -> list[Layer]:
     return with_windows(fields, lambda layer: layer % 4 != 0)
 
 
+def four_of_five(fields: Fields) -> list[Layer]:
+    """Each fifth layer sees everything, the others have a window."""
+    return _all_but_each(fields, 5)
+
+
+def sixth_and_last(fields: Fields) -> list[Layer]:
+    """Each sixth layer and the last see everything, the others have a window."""
+    last = fields.layers - 1
+    return with_windows(fields, lambda layer: layer != last and (layer + 1) % 6 != 0)
+
+
+def from_the_end(fields: Fields) -> list[Layer]:
+    """The last layer and each fourth before it see everything, the others have a window."""
+    last = fields.layers - 1
+    return with_windows(fields, lambda layer: (last - layer) % 4 != 0)
+
+
+def flint(fields: Fields) -> list[Layer]:
+    """The first two layers, each fourth from the second and the last see everything."""
+    last = fields.layers - 1
+    return with_windows(fields, lambda layer: layer > 1 and layer % 4 != 1 and layer != last)
+
+
+def after_dense(fields: Fields) -> list[Layer]:
+    """As three of four, each pattern anew after the ``first_k_dense_replace`` dense layers."""
+    dense = fields.count("first_k_dense_replace", default=0, low=0)
+    before = fields.count("prefix_dense_sliding_window_pattern", default=1)
+    after = fields.count("sliding_window_pattern", default=4)
+    return with_windows(
+        fields,
+        lambda i: (i + 1) % before != 0 if i < dense else (i - dense + 1) % after != 0,
+    )
+
+
+def modernbert(fields: Fields) -> list[Layer]:
+    """Each third layer sees everything; ``local_attention`` of the others is of both sides."""
+    every = fields.count("global_attn_every_n_layers", default=3)
+    window = max(1, fields.count("local_attention") // 2)
+    fields.ignore("sliding_window")
+    own = fields.replaced({"sliding_window": window})
+    return with_windows(own, lambda layer: layer % every != 0)
+
+
+def mellum_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
+    """Prediction layers slide unless ``mtp_layer_types`` says otherwise."""
+    count = fields.layer_count("num_nextn_predict_layers", default=0, low=0)
+    types = fields.listed("mtp_layer_types", [SLIDING] * count)
+    plain = keys_and_values(fields)
+    slides = replace(plain, window=fields.window()) if SLIDING in types else plain
+    return tuple(slides if kind == SLIDING else plain for kind in types[:count])
+
+
 def exaone4(fields: Fields) -> list[Layer]:
     """As three of four, but the pattern may be a word of L (local) and G (global)."""
     pattern = fields.get("sliding_window_pattern")

@@ -1,0 +1,159 @@
+"""Rows of the table of families: decoders with another input, speech, and code beside weights."""
+
+from octavo.model.configs import dense, encdec, hybrid, pruned, sparse, speech, windowed
+from octavo.model.configs.registry import Family, row
+from octavo.model.configs.rows_attention import ATTENTION
+from octavo.model.configs.rows_states import DEEPSEEK_V3
+
+
+# model_type: reader, (layers, width, heads, key/value heads, head dim, longest sequence), others
+def _bart(layers: int, width: int, heads: int, length: int) -> Family:
+    return row(
+        encdec.bart,
+        (None, width, None, None, None, length),
+        {"decoder_layers": layers, "decoder_attention_heads": heads},
+    )
+
+
+def _t5(layers: int, width: int, heads: int, decoder: int | None = None) -> Family:
+    return row(
+        encdec.t5,
+        (layers, width, heads, None, 64, None),
+        {"num_decoder_layers": decoder},
+    )
+
+
+_ENCODER_DECODER: dict[str, Family] = {
+    "bart": _bart(12, 1024, 16, 1024),
+    "blenderbot": _bart(24, 2560, 32, 128),
+    "blenderbot-small": _bart(8, 512, 16, 512),
+    "longt5": _t5(6, 512, 8),
+    "m2m_100": _bart(12, 1024, 16, 1024),
+    "marian": _bart(12, 1024, 16, 1024),
+    "mbart": _bart(12, 1024, 16, 1024),
+    "mllama_text_model": row(encdec.mllama, (40, 4096, 32, 8, None, 131072)),
+    "moonshine": row(
+        encdec.moonshine,
+        (None, 288, None, None, None, 512),
+        {
+            "decoder_num_hidden_layers": 6,
+            "decoder_num_attention_heads": 8,
+            "decoder_num_key_value_heads": None,
+        },
+    ),
+    "mt5": _t5(8, 512, 6),
+    "nllb-moe": _bart(12, 1024, 16, 1024),
+    "pegasus": _bart(12, 1024, 16, 1024),
+    "plbart": _bart(6, 768, 12, 1024),
+    "speech_to_text": _bart(6, 256, 4, 1024),
+    "switch_transformers": _t5(12, 768, 12, 12),
+    "t5": _t5(6, 512, 8),
+    "trocr": _bart(12, 1024, 16, 512),
+    "umt5": _t5(8, 512, 6),
+    "bigbird_pegasus": _bart(16, 1024, 16, 4096),
+    "blip_text_model": row(encdec.crossed, (12, 768, 8, None, None, 512)),
+    "canary_decoder": row(encdec.crossed, (8, 1024, 8, 8, 128, 1024)),
+    "cohere_asr": row(encdec.crossed, (8, 1024, 8, None, None, 1024)),
+    "dia_decoder": row(
+        encdec.dia,
+        (18, 2048, 16, 4, 128, 3072),
+        {"cross_num_key_value_heads": 16, "cross_head_dim": 128},
+    ),
+    "fsmt": _bart(12, 1024, 16, 1024),
+    "led": _bart(12, 1024, 16, 1024),
+    "moonshine_streaming": row(encdec.crossed, (6, 320, 8, None, None, 4096)),
+    "musicgen_decoder": row(encdec.crossed, (24, 1024, 16, None, None, 2048)),
+    "musicgen_melody_decoder": row(dense.unshared, (24, 1024, 16, None, None, 2048)),
+    "mvp": _bart(12, 1024, 16, 1024),
+    "pegasus_x": _bart(16, 1024, 16, 16384),
+    "pix2struct_text_model": _t5(12, 768, 12),
+    "pop2piano": _t5(6, 512, 8),
+    "pp_formulanet_text": _bart(8, 512, 16, 2560),
+    "prophetnet": _bart(12, 1024, 16, 512),
+    "seamless_m4t": _bart(24, 1024, 16, 1024),
+    "seamless_m4t_v2": _bart(24, 1024, 16, 4096),
+    "speecht5": _bart(6, 768, 12, 4000),
+    "t5_gemma_module": row(encdec.t5gemma, (26, 2304, 8, 4, 256, 8192), {"sliding_window": 4096}),
+    "t5gemma2_decoder": row(
+        encdec.t5gemma2, (26, 2304, 8, 4, 256, 131072), {"sliding_window": 4096}
+    ),
+    "udop": _t5(24, 1024, 16),
+    "whisper": _bart(4, 384, 6, 448)._replace(read=encdec.whisper),
+}
+
+_SPEECH: dict[str, Family] = {
+    "csm": row(speech.csm, (16, 2048, 32, 8, None, 2048)),
+    "gradium_phonon_tts": row(dense.full, (6, 768, 12, None, None, 8192)),
+    "higgs_audio_v2": row(dense.full, (28, 3072, 24, 8, 128, 2048)),
+    "kyutai_speech_to_text": row(
+        windowed.every_layer, (48, 2048, 32, None, None, 750), {"sliding_window": 375}
+    ),
+    "moshi": row(windowed.every_layer, (32, 4096, 32, None, None, 3000), {"sliding_window": 3000}),
+    "moshi_depth": row(windowed.every_layer, (6, 1024, 16, None, None, 9), {"sliding_window": 8}),
+    "pocket_tts": row(dense.full, (6, 1024, 16, None, None, 8192)),
+    "qwen2_5_omni_talker": row(
+        windowed.qwen,
+        (28, 3584, 28, 4, 128, 32768),
+        {"sliding_window": 32768, "max_window_layers": 28},
+    ),
+    "qwen3_omni_moe_talker_code_predictor": row(
+        windowed.dots,
+        (5, 1024, 16, 8, 128, 32768),
+        {"sliding_window": None, "max_window_layers": 28},
+    ),
+    "qwen3_omni_moe_talker_text": row(
+        windowed.qwen3_moe, (20, 1024, 16, 2, None, 32768), {"sliding_window": None}
+    ),
+    "csm_depth_decoder_model": row(dense.full, (4, 1024, 8, 2, None, 33)),
+}
+
+REMOTE: dict[str, Family] = {
+    # baichuan-inc/Baichuan2 configuration_baichuan.py: two sizes under one name, heads not shared
+    "baichuan": row(dense.unshared, (32, 4096, None, None, None, None)),
+    # LGAI-EXAONE/EXAONE-4.5-33B config.json: the name its own files have for the decoder
+    "exaone4_5_text": ATTENTION["exaone4"],
+    # THUDM/chatglm3-6b configuration_chatglm.py
+    "chatglm": row(
+        dense.chatglm,
+        (28, 4096, 32, None, 128, 2048),
+        {"multi_query_attention": False, "multi_query_group_num": 1},
+    ),
+    # fishaudio/fish-speech fish_speech/models/text2semantic/llama.py: nothing is left out there
+    "dual_ar": row(speech.fish, (None, None, None, None, None, None)),
+    "fish_qwen3": row(speech.fish, (None, None, None, None, None, None)),
+    # internlm/internlm2-7b configuration_internlm2.py
+    "internlm2": row(dense.full, (32, 4096, 32, None, None, 2048)),
+    # moonshotai/Kimi-K2-Instruct configuration_deepseek.py: DeepSeek-V3's under another name
+    "kimi_k2": DEEPSEEK_V3,
+    # parts of suno/bark's config.json, which transformers knows as parts alone
+    "coarse_acoustics": row(dense.unshared, (12, 768, 12, None, None, 1024)),
+    "semantic": row(dense.unshared, (12, 768, 12, None, None, 1024)),
+    # XiaomiMiMo/MiMo-7B-Base configuration_mimo.py: Qwen 2 with prediction layers
+    "mimo": row(
+        windowed.qwen,
+        (32, 4096, 32, 32, None, 32768),
+        {"sliding_window": 4096, "max_window_layers": 28},
+    ),
+    # MiniMaxAI/MiniMax-M3 config.json: MiniMax-M3 without images
+    "minimax_m3": row(sparse.minimax_m3, (60, 6144, 64, 4, 128, 1048576), {"index_head_dim": 128}),
+    # nvidia/Llama-3_3-Nemotron-Super-49B-v1 configuration_decilm.py
+    "nemotron-nas": row(pruned.blocks, (None, None, None, None, None, 2048)),
+    # Deci/DeciLM-7B configuration_decilm.py
+    "deci": row(pruned.by_layer, (32, 4096, 32, None, None, 8192)),
+    # tiiuae/falcon-40b and falcon-7b, their first configuration_RW.py
+    "RefinedWeb": row(
+        dense.falcon,
+        (32, 8192, 64, None, None, 2048),
+        {"n_head_kv": 8, "new_decoder_architecture": True},
+    ),
+    "RefinedWebModel": row(dense.falcon, (2, 64, 8, None, None, 2048), {"multi_query": True}),
+    # MiniMaxAI/MiniMax-Text-01 configuration_minimax_text_01.py, and MiniMax-M1's
+    "minimax_m1": row(hybrid.minimax_listed, (32, 4096, 32, 8, None, 131072)),
+    "minimax_text_01": row(hybrid.minimax_listed, (32, 4096, 32, 8, None, 131072)),
+    # microsoft/Phi-4-multimodal-instruct configuration_phi4mm.py
+    "phi4mm": row(windowed.every_layer, (32, 3072, 32, None, None, 4096), {"sliding_window": None}),
+}
+"""Families that transformers does not have: their code comes with the model's files."""
+
+OTHERS = _ENCODER_DECODER | _SPEECH | REMOTE
+"""Families by ``model_type``."""

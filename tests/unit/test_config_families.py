@@ -1,0 +1,231 @@
+"""Every model that generates: read, or refused with a reason of its own; files people have."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+import octavo
+from octavo import Attention, Compressed, Cross, Latent, ModelSpec, Shared, State
+from octavo.errors import ConfigError, UnknownArchitecture
+from octavo.model.configs.nested import ENCODERS, REFUSED
+from octavo.planner import sizes
+
+read = ModelSpec.from_config
+CONFIGS = Path(__file__).parents[1] / "data/configs"
+EXPECTED = yaml.safe_load((CONFIGS / "expected.yaml").read_text(encoding="utf-8"))
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_bytes_of_files(name):
+    """A published file is planned to the byte, and nothing of it is left unread."""
+    row, spec = EXPECTED[name], read(CONFIGS / f"{name}.json")
+    plan = octavo.plan(spec, "4TiB")
+    found = {
+        "bytes_per_token": plan.bytes_per_token,
+        "beyond_windows": sizes.bytes_per_token_beyond_windows(plan),
+        "fixed_bytes_per_sequence": plan.fixed_bytes_per_sequence,
+    }
+    wide = octavo.plan(spec, "4TiB", indexer_dtype="bf16").bytes_per_token
+    found["with_bf16_indexer"] = wide
+    if "with_one_mtp_layer" in row:
+        found["with_one_mtp_layer"] = octavo.plan(spec.with_mtp(1), "4TiB").bytes_per_token
+    told = set(row) - {"of"}
+
+    assert {key: row[key] for key in told} == {key: found[key] for key in told}
+    assert not [note for note in spec.notes if "not read" in note]
+
+
+def test_prediction_layers_of_files():
+    """As many as the file says by any name, each of the kind the family gives it."""
+    mtp = {name: read(CONFIGS / f"{name}.json").mtp for name in EXPECTED}
+
+    assert (Latent(512, 64, 128),) == mtp["GLM-5.2"]
+    assert (State((), rows=(128, 512)),) == mtp["DeepSeek-V4-Flash"]
+    assert (Latent(512, 64),) == mtp["Ling-3.0-tiny"]
+    assert (Attention(8, 128, 128),) == mtp["MiMo-7B-Base"]
+    assert 1 == len(mtp["EXAONE-4.5-33B"]) == len(mtp["MiniMax-M3"])
+
+
+def test_layers_of_deepseek_v4():
+    """A ratio of 0 is a window alone, of 4 a row with an indexer's key, of 128 a row alone."""
+    layers = read(CONFIGS / "DeepSeek-V4-Flash.json").layers
+    rows = [next(iter(octavo.model.layers.kinds_in(item))) for item in layers]
+
+    assert 2 == sum(isinstance(kind, State) for kind in rows)
+    assert 21 == rows.count(Compressed(4, 448, 64, 128))
+    assert 20 == rows.count(Compressed(128, 448, 64))
+
+
+def test_a_file_saved_again_is_the_same_model():
+    """What transformers writes of a published file is the same spec."""
+    saved = json.loads((CONFIGS / "paligemma_resaved.json").read_text(encoding="utf-8"))
+    text = {"model_type": "gemma", "hidden_size": 2048, "num_hidden_layers": 18}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256}
+
+    assert read({"model_type": "paligemma", "text_config": text | heads}) == read(saved)
+
+
+# -- every model of transformers -------------------------------------------------------------------
+
+MAPPINGS = [
+    name
+    for name in dir(modeling_auto)
+    if name.startswith("MODEL_FOR_")
+    and name.endswith("_MAPPING_NAMES")
+    and any(
+        word in name
+        for word in ("CAUSAL_LM", "IMAGE_TEXT", "MULTIMODAL_LM", "SPEECH_SEQ", "TEXT_TO_")
+    )
+]
+GENERATE = sorted({name for each in MAPPINGS for name in getattr(modeling_auto, each)})
+UNEVEN = {"glm4_moe", "glm4v_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker"}
+"""Models whose class divides width by heads and forgets the rest: their heads are refused."""
+
+
+def test_there_are_many_of_them():
+    """The walk below goes over what the installed transformers can generate with."""
+    assert len(GENERATE) > 300
+
+
+@pytest.mark.parametrize("name", GENERATE)
+def test_every_model_is_read_or_refused_for_its_own_reason(name):
+    """What the class makes when nothing is said is read; else the error says why it is not."""
+    refused = name in REFUSED or name in ENCODERS
+    config = {"model_type": name}
+    if not refused:
+        config |= CONFIG_MAPPING[name]().to_dict() | config
+    if refused or name in UNEVEN:
+        with pytest.raises(ConfigError) as caught:
+            read(config)
+        assert not isinstance(caught.value, UnknownArchitecture)
+        assert caught.value.field == ("model_type" if refused else "hidden_size")
+        return
+    spec = read(config)
+    plan = octavo.plan(spec, "8TiB", max_length=min(spec.max_length or 512, 512))
+
+    assert plan.usable_pages > 1
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_refusals_have_a_reason(name):
+    """The reason is in the error, which is none of an unknown name."""
+    with pytest.raises(ConfigError) as caught:
+        read({"model_type": name})
+
+    assert REFUSED[name] in str(caught.value)
+    assert not isinstance(caught.value, UnknownArchitecture)
+
+
+@pytest.mark.parametrize("name", sorted({"bert", "roberta", "big_bird", "rembert"} & ENCODERS))
+def test_an_encoder_that_decodes_keeps_a_cache(name):
+    """With is_decoder a model of an encoder's family keeps keys and values of every head."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+
+    assert (Attention(4, 16, 16),) * 2 == read(
+        {"model_type": name, "is_decoder": True} | sizes
+    ).layers
+    with pytest.raises(ConfigError, match="keeps no cache"):
+        read({"model_type": name} | sizes)
+
+
+# -- kinds -----------------------------------------------------------------------------------------
+
+BASE = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 4}
+KV = BASE | {"num_key_value_heads": 2}
+
+
+def layers(**fields):
+    """The layers of a small config."""
+    return read(KV | fields).layers
+
+
+def test_pruned_blocks():
+    """Blocks without attention keep nothing; others by heads of their own, and their window."""
+    attention = [{"no_op": True}, {"replace_with_linear": True}, {"n_heads_in_group": 4}]
+    attention += [{"n_heads_in_group": 2, "window_length": 8, "num_sink_tokens": 1}]
+    found = layers(model_type="nemotron-nas", block_configs=[{"attention": a} for a in attention])
+
+    assert ((), (), Attention(1, 16, 16), Attention(2, 16, 16, window=8, sink_tokens=1)) == found
+    with pytest.raises(ConfigError, match="must list all 4 layers"):
+        layers(model_type="nemotron-nas", block_configs=[])
+    assert [1, 4, 2, 1] == [
+        kind.kv_heads
+        for kind in layers(model_type="deci", num_key_value_heads_per_layer=[1, 4, 2, 1])
+    ]
+
+
+def test_layers_that_run_several_times():
+    """Every run of a layer keeps keys and values of its own."""
+    loops = {"n_input_layers": 1, "n_output_layers": 1, "n_recurrent_loops": 3}
+    blocks = ["full_attention", "mlp"] * 4
+    double = {"num_hidden_layers": 8, "n_input_layers": 2, "n_output_layers": 2}
+
+    assert 4 + 2 * 2 == len(layers(model_type="dory", **loops))
+    assert 4 == len(layers(model_type="dory", **loops, recurrent_kv_cache_mode="last_loop"))
+    assert 4 + 2 * 2 == len(
+        layers(model_type="dory", **loops | double, layer_types=blocks, n_recurrent_layers=4)
+    )
+    assert 4 * 2 * 4 == len(layers(model_type="hrm_text", head_dim=16))
+    assert 4 == len(layers(model_type="hrm_text", head_dim=16, num_layers_per_stack=1))
+
+
+def test_layers_that_read_another_layers_latents():
+    """kv_source_layers names the layer whose latents are read."""
+    found = layers(model_type="mistral_large4_text", kv_source_layers=[0, 0, 2, 2])
+
+    assert [Latent, Shared, Latent, Shared] == [type(kind) for kind in found]
+    assert (Shared(0), Shared(2)) == (found[1], found[3])
+
+
+def test_talkers_and_code_predictors():
+    """A talker keeps a position a frame; its code predictor runs over the groups of a frame."""
+    talker = {
+        "model_type": "qwen3_omni_moe_talker",
+        "text_config": KV | {"model_type": "qwen3_omni_moe_talker_text"},
+        "code_predictor_config": KV | {"num_code_groups": 16, "head_dim": 8},
+    }
+    spec = read(talker)
+
+    assert (Attention(2, 16, 16),) * 4 == spec.layers
+    assert ((Attention(2, 8, 8),) * 4, 16) == (spec.depth.layers, spec.depth.max_length)
+
+
+def test_n_gram_histories():
+    """Layers over n-grams keep what their convolution saw and the last ids beside their own."""
+    found = layers(
+        model_type="qwen4_exp_text",
+        num_key_value_heads=2,
+        ple_layer_ids=[0, 3],
+        indexer_kv_heads=1,
+        indexer_head_dim=16,
+        head_dim=16,
+        hc_count=2,
+    )
+
+    assert ((9, 128), (2, 2)) == (found[0].rows, found[0].buffer)
+    assert Attention(2, 16, 16, indexer=16) == found[3][0]
+
+
+def test_inputs_beside_windows():
+    """T5Gemma's layers attend to the input, every other through a window of its own tokens."""
+    text = KV | {"head_dim": 16, "sliding_window": 8}
+    found = read({"model_type": "t5gemma", "encoder": text, "decoder": text}).layers
+
+    assert (Attention(2, 16, 16, window=8), Cross(2, 16, 16)) == found[0]
+    assert (Attention(2, 16, 16), Cross(2, 16, 16)) == found[1]
+
+
+def test_older_names_of_families():
+    """The first Falcons, and decoders by the names their own files have."""
+    first = {"model_type": "RefinedWeb", "n_head": 8, "n_layer": 2, "n_head_kv": 4}
+
+    assert {4} == {kind.kv_heads for kind in read(first | {"hidden_size": 64}).layers}
+    assert 1 == layers(model_type="RefinedWebModel", multi_query=True)[0].kv_heads
+    assert layers(model_type="exaone4_5_text") == layers(model_type="exaone4")
