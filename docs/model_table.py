@@ -15,6 +15,7 @@ from octavo.model.configs.families import REMOTE, Family
 from octavo.model.configs.fields import Fields
 from octavo.model.configs.nested import ENCODERS, REFUSED, WRAPPERS
 from octavo.model.layers import LayerKind, kinds_in
+from octavo.planner import sizes
 
 PAGE = Path(__file__).with_name("models.md")
 CONFIGS = PAGE.parents[1] / "tests/cases/data/configs"
@@ -112,7 +113,7 @@ def _figures(spec: ModelSpec) -> tuple[str, str, str]:
         for layer in spec.layers
     )
     plan = octavo.plan(replace(spec, layers=own, max_length=None), MEMORY, page_size=1)
-    token, sequence = plan.bytes_per_token, plan.fixed_bytes_per_sequence
+    token, sequence = plan.bytes_per_token, sizes.fixed_bytes_per_sequence(plan)
     depth = ""
     if spec.depth:
         depth = f"; beside it {_figures(spec.depth)[0]}, for {spec.depth.max_length} positions"

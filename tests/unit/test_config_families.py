@@ -30,7 +30,7 @@ def test_bytes_of_files(name):
     found = {
         "bytes_per_token": plan.bytes_per_token,
         "beyond_windows": sizes.bytes_per_token_beyond_windows(plan),
-        "fixed_bytes_per_sequence": plan.fixed_bytes_per_sequence,
+        "fixed_bytes_per_sequence": sizes.fixed_bytes_per_sequence(plan),
     }
     wide = octavo.plan(spec, "4TiB", indexer_dtype="bf16").bytes_per_token
     found["with_bf16_indexer"] = wide
