@@ -481,6 +481,7 @@ class Both:
         mine = self.plain.held[space].keys() - self.plain.published[space]
         if mine:
             page = self.some(mine)
+            group = group if self.packed else self.pool.owner[page - 1] - 1
             self.pool.publish(group, page, self.pages.node())
             self.plain.published[space].add(page)
 

@@ -31,7 +31,7 @@ class Batch:
     )
 
     def __init__(self, cache: Any) -> None:
-        self._cache = cache
+        self._cache, self._core = cache, cache._core
         self._rows = Rows(16)
         self._places: dict[Sequence, int] = {}
         self._sequences: list[Sequence] = []
@@ -71,6 +71,7 @@ class Batch:
             CapacityError: the batch is full.
             UnknownSequence, StaleSequence: it cannot be a row.
         """
+        self.check_whole(self._cache)
         self._cache._reap()
         self._cache._check_unbatched(self._cache._check(sequence))
         return self._add(sequence)
@@ -80,10 +81,10 @@ class Batch:
         row = len(self._sequences)
         if row == self._cache.max_sequences:
             raise CapacityError("len(batch)", row + 1, row, "released sequences count")
+        self._core.join(self._rows, sequence.row)  # until the last line it is not whole
         self._places[sequence] = row
-        self._sequences.append(sequence)
         self._listed = None
-        self._cache._core.join(self._rows, sequence.row)
+        self._sequences.append(sequence)
         return row
 
     @verb
@@ -95,18 +96,31 @@ class Batch:
         """
         if sequence not in self:
             raise _not_here(sequence)
-        row = self._places.pop(sequence)
-        last = self._sequences.pop()
+        self.check_whole(self._cache)
+        row, last = self._places[sequence], self._sequences[-1]
+        self._core.part(self._rows, row)  # until the last line it is not whole
         self._listed = None
-        self._cache._core.part(self._rows, row)
-        if last is sequence:
-            return RemovedRow(None, row)
         self._sequences[row] = last
         self._places[last] = row
-        return RemovedRow(last, row)
+        del self._places[sequence]
+        self._sequences.pop()
+        return RemovedRow(None if last is sequence else last, row)
+
+    def check_whole(self, cache: Any) -> None:
+        """Refuse a batch that is not the cache's, or that an interrupt left half changed. O(1).
+
+        Raises:
+            UnknownSequence: it is.
+        """
+        if self._cache is not cache:
+            raise UnknownSequence(self, "it is a batch of another cache", "rows")
+        if self._core is not cache._core:
+            raise UnknownSequence(self, "it was made before the cache was reset", "rows")
+        if len(self._sequences) != self._rows.count:
+            raise UnknownSequence(self, "an interrupt left it half changed", "rows")
 
     def __del__(self) -> None:
-        if hasattr(self, "_rows"):
+        if hasattr(self, "_rows") and self._core is self._cache._core:
             self._cache._disbanded.append(self._rows)
 
     def _snapshot(self) -> tuple[Sequence, ...]:

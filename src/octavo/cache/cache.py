@@ -33,7 +33,7 @@ from octavo.cache.events import Event, EventLog
 from octavo.cache.identity import CrossInput, Extra, Identity
 from octavo.cache.integrity import check_core
 from octavo.cache.match import Hit, Prefixes
-from octavo.cache.policies import Policy
+from octavo.cache.policies import Policy, find_policy
 from octavo.cache.prompt import Prompt
 from octavo.cache.refusals import commit_error, extend_error, out_of_pages, rollback_error
 from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Repointed, Stats
@@ -71,8 +71,9 @@ class Cache:
     Every verb raises CacheInUse, and changes nothing, where another is inside the cache: a second
     thread's, or one that calls back from a policy or an argument. Listeners may call verbs.
 
-    A verb that raises one of octavo's errors has changed nothing. That cannot be said of Python's
-    own MemoryError or KeyboardInterrupt in the middle of a verb; `check` tells.
+    A verb that raises one of octavo's errors has changed nothing. A KeyboardInterrupt or a
+    MemoryError in its middle may lose pages, and its step; none is lent twice, and a forced `reset`
+    begins anew.
 
     Admitting: `admit`, `peek`, `explain_match`, `fits`, `pin`. Stepping: `batch`, `extend`,
     `commit`, `abort`, `learn`, `keep`. Going back: `truncate`, `drop`. Sharing: `fork`. Making
@@ -92,7 +93,8 @@ class Cache:
         depth: steps that may be open at once.
         erase: whether pages that hold nothing any more are noted, for `vacated` to name them.
         on_event: called with each page stored or removed, and when all are forgotten, once the
-            verb that did it is done. What it raises becomes a RuntimeWarning.
+            verb that did it is done. What it raises becomes a RuntimeWarning; a KeyboardInterrupt
+            goes on to the caller, who finds a step in `open_steps`.
 
     Raises:
         LengthError, PlanError: an argument is out of range.
@@ -126,24 +128,31 @@ class Cache:
             raise PlanError("snapshots", snapshots, "it must be 'branch' or 'grid'")
         self.plan, self.prefix = plan, check_flag("prefix", prefix)
         rollback = min(check_int("rollback", rollback, 0), MOST // 2)  # units are int32
-        self._core = core = assemble(
-            plan, policy, self.max_sequences, rollback, publishes=self.prefix
-        )
         self.max_length = self._longest(plan, max_length)
-        limit_snapshots(core, plan, snapshot_bytes)
-        self._prefixes = Prefixes(core, grid=snapshots == "grid")
-        self._capacity = Capacity(core, plan, self._prefixes, self.max_length)
-        core.pool.vacated = set() if check_flag("erase", erase) else None
-        self._log = EventLog(core, on_event) if on_event is not None else None
-        self._named: dict[object, ReferenceType[Sequence]] = {}
+        self._policy, self._rollback = find_policy(policy), rollback
+        self._snapshot_bytes, self._grid = snapshot_bytes, snapshots == "grid"
+        self._erase, self._listener = check_flag("erase", erase), on_event
         self._numbers = count()
+        self._prompt_tokens = self._cached_tokens = self._preemptions = 0
+        self._begin()
+        warn_once(core_build.why_not)
+
+    def _begin(self) -> None:
+        """Nothing is admitted, published, pinned or open. O(1)."""
+        core = assemble(
+            self.plan, self._policy, self.max_sequences, self._rollback, publishes=self.prefix
+        )
+        core.pool.vacated = set() if self._erase else None
+        limit_snapshots(core, self.plan, self._snapshot_bytes)
+        prefixes = Prefixes(core, grid=self._grid)
+        capacity = Capacity(core, self.plan, prefixes, self.max_length)
+        log = EventLog(core, self._listener) if self._listener is not None else None
+        self._named: dict[object, ReferenceType[Sequence]] = {}
         self._orphans: list[tuple[object, int]] = []
         self._disbanded: list[Rows] = []
         self._pins: set[Pin] = set()
-        self._open: list[Step] = []
+        self._core, self._prefixes, self._capacity, self._log = core, prefixes, capacity, log
         self._inside = False  # whether a verb runs
-        self._prompt_tokens = self._cached_tokens = self._preemptions = 0
-        warn_once(core_build.why_not)
 
     @staticmethod
     def _longest(plan: Plan, max_length: int | None) -> int:
@@ -293,7 +302,7 @@ class Cache:
             IntegrityError: the equation that does not hold, with both sides.
         """
         self._reap()
-        check_core(self._core, [s.row for s in self._sequences()], self._pins, self._open)
+        check_core(self._core, [s.row for s in self._sequences()], self._pins)
 
     # -- admitting and ending ------------------------------------------------------------------
 
@@ -353,14 +362,14 @@ class Cache:
         row = core.begin(given.place(core), given.length, bound)
         if private:
             core.private[row] = 1
-        if guarantee:
-            core.promised[row] = 1
-            core.guaranteed.append(row)
         if identity.cross is not None:
             core.cross[row] = identity.cross.length
         if identity.media:
             self._prefixes.hold_tags(row, identity)
         self._hold(row, identity, hit)
+        if guarantee:
+            core.promised[row] = 1
+            core.guaranteed.append(row)
         core.bind(sequence, row)  # not before: what it names is whole
         self._named[sequence.id] = ref(sequence)
         sequence.prompt = given.length
@@ -414,27 +423,56 @@ class Cache:
         Cost: O(pages).
         """
         self._core.release(self._check(sequence))
-        del self._named[sequence.id]
+        self._named.pop(sequence.id, None)
 
-    @verb
-    def reset(self) -> None:
+    def reset(self, *, force: bool = False) -> None:
         """Forget every published page.
 
-        Raises:
-            StepError: sequences are admitted, or prefixes pinned.
+        Args:
+            force: end open steps, sequences, batches and pins first. Each handle of before is then
+                stale, and says so. This works whatever an interrupt has left half done, and asks
+                nobody whether another verb is inside.
 
-        Cost: O(pages).
+        Raises:
+            StepError: without force, sequences are admitted, prefixes pinned, or a step was
+                interrupted.
+
+        Cost: O(pages); by force O(tokens known).
         """
-        self._reap()
-        if self._named or self._pins:
-            held = len(self._named) + len(self._pins)
-            raise StepError(f"{held} sequences or pins hold pages; release them first")
-        pool = self._core.pool
-        evicted = pool.evicted
-        pool.give_up_all()
-        pool.evicted = evicted
+        if check_flag("force", force):
+            self._end_all()
+        elif self._inside:
+            raise CacheInUse("reset")
+        else:
+            self._forget_all()
         if self._log is not None:
             self._log.cleared()
+            self._log.deliver()
+
+    def _end_all(self) -> None:
+        old = self._core
+        old.retire([handle for each in list(self._named.values()) if (handle := each())])
+        used = old.pool.used_pages() if self._erase else []
+        self._begin()
+        pool = self._core.pool
+        pool.evicted, pool.peak = old.pool.evicted, old.pool.peak
+        if pool.vacated is not None:
+            pool.vacated.update(used)
+
+    def _forget_all(self) -> None:
+        try:
+            self._inside = True
+            self._reap()
+            self._refuse_torn()
+            held = sum(map(self._is_live, list(self._named))) + len(self._pins)
+            if held:
+                raise StepError(f"{held} sequences or pins hold pages; release them first")
+            pool = self._core.pool
+            evicted = pool.evicted
+            pool.give_up_all()
+            pool.evicted = evicted
+        finally:
+            self._inside = False
 
     @verb
     def pin(self, tokens: Tokens | Prompt, extra: Iterable[Extra] = ()) -> Pin:
@@ -512,30 +550,33 @@ class Cache:
             self._inside = True
             if self._orphans:
                 self._reap()
-            if len(self._open) >= self.depth:
-                raise StepError(self._too_many_open())
+            if len(self._core.open) >= self.depth:
+                self._refuse_more_steps()
             if type(ahead) is not int or ahead:
                 ahead = min(check_int("ahead", ahead, 0), MOST)
             sequences, chosen = self._choose(rows)
             spread, step = read_counts(counts, len(sequences)), Step(sequences)
+            if ahead:
+                step._earlier = self.open_steps
             try:
                 self._core.extend(step, chosen, spread.each, spread.counts, ahead)
             except Refused as refused:
                 raise extend_error(self._core, refused, sequences, spread) from None
-            if ahead:
-                step._earlier = tuple(self._open)
-            self._open.append(step)
         finally:
             self._inside = False
         if self._log is not None:
             self._log.deliver()
         return step
 
+    @property
+    def open_steps(self) -> tuple[Step, ...]:
+        """The steps to be committed or aborted, oldest first. O(depth)."""
+        return tuple(step for step in self._core.open if step.open)
+
     def _choose(self, rows: Steppable) -> tuple[tuple[Sequence, ...], Rows]:
         """The sequences of a step, and their rows. O(rows)."""
         if isinstance(rows, Batch):
-            if rows._cache is not self:
-                raise UnknownSequence(rows, "it is a batch of another cache", "rows")
+            rows.check_whole(self)
             sequences, chosen = rows._snapshot(), rows._rows
         else:
             right = "it must be a batch, a sequence or a list of sequences"
@@ -587,17 +628,16 @@ class Cache:
             raise CacheInUse("commit")
         try:
             self._inside = True
-            if not (self._open and self._open[0] is step):
+            core = self._core
+            if not (core.open and core.open[0] is step and step.is_open):
                 self._check_open(step)
                 raise StepError("this is not the oldest open step: steps commit oldest first")
-            core = self._core
             ids, counts = read_learned(core, tokens, step)
             valid = read_kept(kept, step)
             try:
                 core.commit(step, ids, counts, valid)
             except Refused as refused:
                 raise commit_error(core, self.plan, refused, step, ids) from None
-            del self._open[0]
             step._earlier = ()
             repointed = [
                 Repointed(step.sequences[place], core.names[number], column, old, new)
@@ -622,11 +662,11 @@ class Cache:
 
         Cost: O(rows).
         """
-        if not (self._open and self._open[-1] is step):
+        core = self._core
+        if not (core.open and core.open[-1] is step and step.is_open):
             self._check_open(step)
             raise StepError("this is not the newest open step: steps abort newest first")
-        self._core.abort(step)
-        del self._open[-1]
+        core.abort(step)
         step._earlier = ()
 
     @verb
@@ -748,8 +788,8 @@ class Cache:
 
     def _fork(self, parent: Sequence, left: int) -> Sequence:
         child = Sequence(self, self._new_name(), parent._identity)
-        self._core.bind(child, self._core.fork(parent.row, left))
         child.prompt, child.cached = parent.prompt, parent.cached
+        self._core.bind(child, self._core.fork(parent.row, left))
         self._named[child.id] = ref(child)
         return child
 
@@ -790,8 +830,8 @@ class Cache:
         hit = self._find(known, reuse=not core.private[row])
         if core.promised[row]:
             self._promise(sequence.limit, identity, hit)
-        core.preempted[row] = 0
         self._hold(row, identity, hit)
+        core.preempted[row] = 0
         return sequence.computed
 
     # -- checks --------------------------------------------------------------------------------
@@ -818,11 +858,18 @@ class Cache:
         if self._core.places.place[sequence.row] >= 0:
             raise DuplicateSequence(sequence.id, "is in a batch already; remove it there first")
 
-    def _too_many_open(self) -> str:
-        """Why no step may be opened now."""
+    def _refuse_more_steps(self) -> None:
+        """Raise StepError: no step may be opened now."""
+        self._refuse_torn()
         if self.depth == 1:
-            return "1 step is open: commit or abort it first"
-        return f"{self.depth} steps are open, as many as depth allows: commit the oldest first"
+            raise StepError("1 step is open: commit or abort it first")
+        held = f"{self.depth} steps are open, as many as depth allows"
+        raise StepError(f"{held}: commit the oldest first")
+
+    def _refuse_torn(self) -> None:
+        """Raise StepError where a step was interrupted: what its rows hold nobody can say."""
+        if len(self._core.open) > len(self.open_steps):
+            raise StepError("a step was interrupted half way; reset(force=True) begins anew")
 
     def _check_open(self, step: object) -> None:
         if not isinstance(step, Step):
@@ -830,7 +877,8 @@ class Cache:
         if step.core is None:
             raise StepError("this step was put together by hand, which no cache commits or aborts")
         if step.core is not self._core:
-            raise StepError("this step belongs to another cache")
+            raise StepError("this step belongs to another cache, or was made before this was reset")
+        self._refuse_torn()
         if not step.is_open:
             raise StepError("this step is not open: it was committed or aborted before")
 
@@ -844,16 +892,24 @@ class Cache:
 
     def _check_name(self, id: object) -> None:
         try:
-            known = id in self._named
+            known = id in self._named and self._is_live(id)
         except Exception as error:
             raise IdentityError("id", id, "it must be hashable and comparable") from error
         if known:
             raise DuplicateSequence(id)
 
+    def _is_live(self, id: object) -> bool:
+        """Whether a name is a live handle's; one that an interrupt left behind is given up."""
+        handle = self._named[id]()
+        if handle is None or handle.row < 0:
+            del self._named[id]
+            return False
+        return True
+
     def _check_room(self, more: int) -> None:
         if self._orphans:  # a handle may have been collected since the verb began
             self._reap()
-        total = len(self._named) + more
+        total = self._core.touched - self._core.spares + more  # rows, named or not
         if total > self.max_sequences:
             raise CapacityError("sequences", total, self.max_sequences, "max_sequences")
 
@@ -869,7 +925,7 @@ class Cache:
         """The sequences admitted, oldest first."""
         for handle in list(self._named.values()):
             sequence = handle()
-            if sequence is not None:
+            if sequence is not None and sequence.row >= 0:
                 yield sequence
 
     def _reap(self) -> None:

@@ -13,26 +13,24 @@ from octavo.core.eviction import Lanes
 from octavo.core.groups import Group
 from octavo.core.index import PrefixIndex
 from octavo.core.pages import PagePool
-from octavo.core.rows import Pass
 from octavo.core.spaces import Space
 from octavo.errors import IntegrityError
 
 Ints = NDArray[np.int32]
 
 
-def check_core(core: Core, rows: Iterable[int], pins: Collection[Pin], steps: list[Any]) -> None:
+def check_core(core: Core, rows: Iterable[int], pins: Collection[Pin]) -> None:
     """Raise IntegrityError at the first equation that does not hold. O(pages + sequences).
 
     Args:
         rows: of all sequences admitted.
         pins: prefixes held.
-        steps: open steps.
     """
     _check_pool(core.pool)
     listed = list(rows)
     active = [row for row in listed if not core.preempted[row]]
     _check_index(core, active)
-    holders = _count_holders(core, active, pins, steps)
+    holders = _count_holders(core, active, pins)
     for number, space in enumerate(core.pool.spaces):
         _equal_arrays(f"entries of pages == holders in group {number}", holders[id(space)], space)
     for row in listed:
@@ -121,8 +119,9 @@ def _waiting(lanes: Lanes) -> list[list[int]]:
 
 def _ring(after: Any, ring: int, end: int) -> list[int]:
     """What is linked behind ``ring``, up to where rings begin."""
-    found, at = [], after[ring]
-    while at < end:
+    found: list[int] = []
+    at = after[ring]
+    while at < end and len(found) <= end:  # a ring may be damaged
         found.append(int(at))
         at = after[at]
     return found
@@ -208,19 +207,15 @@ def _check_published(core: Core, held: NDArray[Any]) -> None:
 # -- rows --------------------------------------------------------------------------------------
 
 
-def _count_holders(
-    core: Core, active: list[int], pins: Collection[Pin], steps: list[Pass]
-) -> dict[int, NDArray[Any]]:
+def _count_holders(core: Core, active: list[int], pins: Collection[Pin]) -> dict[int, NDArray[Any]]:
     """By space, holders of each page as tables, fetches, pins, steps and copies have them."""
     found = {id(space): np.zeros(space.size, np.int64) for space in core.pool.spaces}
-    for number, pages in _held(core, active, pins, steps):
+    for number, pages in _held(core, active, pins):
         np.add.at(found[id(core.pool.spaces[number])], np.asarray(pages, np.intp), 1)
     return found
 
 
-def _held(
-    core: Core, active: list[int], pins: Collection[Pin], steps: list[Pass]
-) -> Iterator[tuple[int, Any]]:
+def _held(core: Core, active: list[int], pins: Collection[Pin]) -> Iterator[tuple[int, Any]]:
     """(group, pages) of all that holds any: tables, fetched states, pins, steps, copies."""
     for row in active:
         for group in core.groups:
@@ -230,7 +225,7 @@ def _held(
             yield number, list(pages)
     for pin in pins:
         yield from enumerate(pin.pages)
-    for step in steps:
+    for step in core.open:
         for _, number, kept, _ in step.kept:
             yield number, list(kept)
     for (number, _), source in core.pending.items():

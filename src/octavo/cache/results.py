@@ -138,6 +138,6 @@ class Pin:
         """Let go. O(pages).
 
         Raises:
-            StepError: released before.
+            StepError: released before, or its cache was reset.
         """
         self._cache._unpin(self)

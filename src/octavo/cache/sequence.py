@@ -86,7 +86,9 @@ class Sequence(Handle):
         return known
 
     def __del__(self) -> None:
-        if self.row >= 0:
+        if not hasattr(self, "_cache") or self.row < 0:  # an interrupt may come before it has these
+            return
+        if self.core is self._cache._core:
             self._cache._orphans.append((self.id, self.row))
             text = f"sequence {quote(self.id)} was collected before it was released"
             warnings.warn(text, ResourceWarning, stacklevel=2)

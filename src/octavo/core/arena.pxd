@@ -17,8 +17,9 @@ cdef class Arena:
     cdef public int[::1] data, room
     cdef public long long[::1] begin
     cdef public long long end
+    @cython.locals(at="long long")
     cpdef void reserve(self, int row, long long count, long long used) except *
     cpdef void free(self, int row) except *
     cpdef Py_ssize_t spare(self, long long count) except -1
-    @cython.locals(grown="int[::1]", live="long long", end="long long", row=int)
+    @cython.locals(grown="int[::1]", begin="long long[::1]", live="long long", end="long long", row=int)
     cpdef void compact(self, long long more) except *

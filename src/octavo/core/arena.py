@@ -90,10 +90,10 @@ class Arena:
         count += count // 2 + 8
         if self.end + count > len(self.data):
             self.compact(count)
-        copy(self.data, self.end, self.data, self.begin[row], used)
-        self.begin[row] = self.end
-        self.room[row] = count
-        self.end += count
+        at = self.end
+        self.end += count  # first: no stretch is ever two rows'
+        copy(self.data, at, self.data, self.begin[row], used)
+        self.begin[row], self.room[row] = at, count
 
     def free(self, row: int) -> None:
         """The row has no stretch any more. O(1)."""
@@ -110,12 +110,11 @@ class Arena:
         live = more
         for row in range(self.rows):
             live += self.room[row]
-        grown = ints(2 * live + self.rows + 1024)
+        grown, begin = ints(2 * live + self.rows + 1024), longs(self.rows)
         end = 0
         for row in range(self.rows):
             if self.room[row]:
                 copy(grown, end, self.data, self.begin[row], self.room[row])
-                self.begin[row] = end
+                begin[row] = end
                 end += self.room[row]
-        self.data = grown
-        self.end = end
+        self.data, self.begin, self.end = grown, begin, end

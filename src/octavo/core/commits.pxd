@@ -1,6 +1,6 @@
 cimport cython
 from octavo.core.groups cimport Group
-from octavo.core.rows cimport Pass
+from octavo.core.rows cimport Handle, Pass
 from octavo.core.sequences cimport Parts
 from octavo.core.steps cimport Steps
 
@@ -23,5 +23,7 @@ cdef class Core(Steps):
     cdef void publish_crosses(self, Pass step, Group group) except *
     @cython.locals(block="int[::1]", n=int, first=int, i=int, row=int, past=int, group=Group, number=int)
     cpdef void abort(self, Pass step) except *
+    @cython.locals(step=Pass, handle=Handle)
+    cpdef void retire(self, list handles) except *
     @cython.locals(fresh="long long", i=int, row=int)
     cdef void take_back_crosses(self, Pass step, Group group) except *

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from octavo.core.groups import Group
-from octavo.core.rows import KEPT, LATER, LEARNS, TOKEN, TOKENS, UNKNOWN, Pass, Refused
+from octavo.core.rows import KEPT, LATER, LEARNS, TOKEN, TOKENS, UNKNOWN, Handle, Pass, Refused
 from octavo.core.sequences import Parts
 from octavo.core.steps import Steps
 
@@ -52,6 +52,7 @@ class Core(Steps):
             valid = kept
         every, some = len(numbers) > 0 and counts is None, counts is not None
         self.check_commit(step, numbers, given, valid, every, some, kept is not None)
+        step.is_open = False
         self.published = 0
         self.dropped = 0
         self.repointed = []
@@ -78,7 +79,7 @@ class Core(Steps):
                     self.keep(i, row, end, context)
             at += count
         self.publish_copies(step)
-        step.is_open = False
+        self.open.pop(0)
 
     def check_commit(
         self,
@@ -195,6 +196,7 @@ class Core(Steps):
     def abort(self, step: Pass) -> None:
         """The newest step never was: its slots are given back. O(rows + pages)."""
         block, n, first = step.block, step.count, len(self.groups)
+        step.is_open = False
         for i in range(n):
             row, past = block[first + i], block[first + 2 * n + i]
             if self.epoch[row] <= step.clock:
@@ -212,7 +214,18 @@ class Core(Steps):
         for _, number, pages, _ in step.kept:
             self.drop_copies(self.groups[number], pages)
         step.kept = []
-        step.is_open = False
+        self.open.pop()
+
+    def retire(self, handles: list[Handle]) -> None:
+        """All of this core is given up: its steps are over, handles keep what they were. O(known).
+
+        Needs nothing to be whole: this is what is done after an interrupt.
+        """
+        for step in self.open:
+            step.is_open = False
+        for handle in handles:
+            if handle.row >= 0:
+                self.part_from(handle)
 
     def take_back_crosses(self, step: Pass, group: Group) -> None:
         """Cross inputs this step was to write are not there: another step must. O(rows + pages)."""

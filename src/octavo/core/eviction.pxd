@@ -12,7 +12,7 @@ cdef class Lanes:
     @cython.locals(head=int)
     cdef void rejoin(self, int number, int lane) except *
     cdef void put(self, int before, int number, int after, int lane) except *
-    @cython.locals(before=int, after=int)
+    @cython.locals(before=int, after=int, lane=int)
     cdef void leave(self, int number) except *
     @cython.locals(head=int)
     cpdef int coldest(self) except -2

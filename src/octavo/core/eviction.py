@@ -34,7 +34,7 @@ class Lanes:
         lanes: how many lanes, the cold one included.
 
     Attributes:
-        lane: by number, the lane it joined last.
+        lane: by number, one more than the lane it waits in; 0: it waits in none.
         before, after: by number, its neighbours; the head of a lane is ``size + lane``.
         waiting: by lane, how many wait.
         count: how many wait in all.
@@ -64,21 +64,20 @@ class Lanes:
 
     def put(self, before: int, number: int, after: int, lane: int) -> None:
         """Wait between two neighbours. O(1)."""
-        self.after[before] = number
-        self.before[number] = before
-        self.after[number] = after
-        self.before[after] = number
-        self.lane[number] = lane
+        self.before[number], self.after[number] = before, after
+        self.after[before], self.before[after], self.lane[number] = number, number, lane + 1
         self.waiting[lane] += 1
         self.count += 1
 
     def leave(self, number: int) -> None:
-        """Wait no more. O(1)."""
-        before, after = self.before[number], self.after[number]
-        self.after[before] = after
-        self.before[after] = before
-        self.waiting[self.lane[number]] -= 1
+        """Wait no more, if it does. O(1)."""
+        lane = self.lane[number] - 1
+        if lane < 0:
+            return
         self.count -= 1
+        self.waiting[lane] -= 1
+        before, after = self.before[number], self.after[number]
+        self.after[before], self.before[after], self.lane[number] = after, before, 0
 
     def coldest(self) -> int:
         """What to give up first; -1: nothing waits. O(lanes)."""

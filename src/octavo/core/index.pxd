@@ -37,8 +37,10 @@ cdef class PrefixIndex:
     cdef int new(self) except -1
     @cython.locals(parent=int)
     cpdef void leave(self, int node) except *
-    @cython.locals(parent=int, bucket=int, other=int)
+    @cython.locals(parent=int, tag=int)
     cdef void unlink(self, int node) except *
+    @cython.locals(bucket=int, other=int)
+    cdef void leave_bucket(self, int node) except *
     cdef void rest(self, int group, int page, int node) except *
     cdef void wake(self, int group, int page, int node) except *
     cpdef int ancestor(self, int node, int steps) except -1

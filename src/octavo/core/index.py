@@ -212,9 +212,9 @@ class PrefixIndex:
         node = self.roots.get(key, 0)
         if node == 0:
             node = self.new()
-            self.roots[key] = node
-            self.keys[node] = key
             self.parent[node] = -1
+            self.keys[node] = key
+            self.roots[key] = node
         return node
 
     def new(self) -> int:
@@ -261,13 +261,17 @@ class PrefixIndex:
 
     def unlink(self, node: int) -> None:
         """No longer its parent's child, nor in a bucket."""
-        parent = self.parent[node]
-        if self.tag[node]:
-            self.tags.drop(self.tag[node])
+        parent, tag = self.parent[node], self.tag[node]
         if self.child[parent] == node:
             self.child[parent] = 0
-            return
-        self.siblings[parent] -= 1
+        else:
+            self.leave_bucket(node)
+            self.siblings[parent] -= 1
+        if tag:
+            self.tags.drop(tag)
+
+    def leave_bucket(self, node: int) -> None:
+        """No longer in a bucket. O(nodes in it)."""
         bucket = self.code[node] % len(self.buckets)
         other = self.buckets[bucket]
         if other == node:
@@ -318,10 +322,10 @@ class PrefixIndex:
         expected, coming = larger(self.expected, old, count), larger(self.coming, old, count)
         following = larger(self.following, old, count)
         self.move(buckets, following)  # nothing is changed before all of it is there
-        self.held, self.tokens, self.buckets = held, tokens, buckets
-        self.parent, self.child, self.siblings, self.code = parent, child, siblings, code
-        self.tag, self.users, self.following = tag, users, following
+        self.held, self.tokens = held, tokens
+        self.child, self.siblings, self.code, self.tag = child, siblings, code, tag
         self.expected, self.coming = expected, coming
+        self.buckets, self.following, self.parent, self.users = buckets, following, parent, users
 
     def move(self, buckets: Ints, following: Ints) -> None:
         """The nodes in all buckets into as many others. O(nodes)."""

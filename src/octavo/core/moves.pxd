@@ -12,15 +12,20 @@ cdef class Moves(SharedPrefixes):
     cdef int first_lost(self, int row, int computed) except -2
     @cython.locals(span=int, columns=int, node=int)
     cdef int state_boundary(self, int row, int computed) except -1
-    @cython.locals(before=int, after=int, group=Group, columns=int)
+    @cython.locals(before=int, after=int, shared=int, lost=bint, group=Group, columns=int)
     cdef void settle(self, int row, int reached) except *
+    @cython.locals(group=Group)
+    cdef void mark_shared(self, int row, int position) except *
     @cython.locals(low=int, high=int, group=Group)
     cdef void cut(self, int row, int end) except *
+    @cython.locals(count=int, shared=int)
     cpdef void truncate(self, int row, int length, int reached) except *
-    @cython.locals(known=int, computed=int, group=Group)
+    @cython.locals(known=int, computed=int, columns=int, group=Group)
     cdef void let_go(self, int row) except *
     cpdef void preempt(self, int row) except *
     cdef void end(self, int row) except *
+    @cython.locals(row=int)
+    cdef void part_from(self, Handle handle) except *
     @cython.locals(row=int)
     cpdef void release(self, Handle handle) except *
     @cython.locals(place=int, rows=Rows)

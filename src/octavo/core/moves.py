@@ -54,52 +54,83 @@ class Moves(SharedPrefixes):
     def settle(self, row: int, reached: int) -> None:
         """Let ``reached`` positions be computed and scheduled; what is beyond is given back.
 
+        Nothing is given back before the row can do without it: where an interrupt comes between,
+        the row publishes nothing any more, or its state is lost.
+
         O(pages given back).
         """
         before, after = self.span(row, self.computed[row]), self.span(row, reached)
-        for _ in range(after, before):
-            self.index.await_one(self.tip[row], 1)
-            self.tip[row] = self.index.parent[self.tip[row]]
-        if self.states and reached < self.floor[row]:
+        shared, lost = self.shared[row], self.states and reached < self.floor[row]
+        self.mark_shared(row, reached)
+        if after < before:
+            self.shared[row] = 0
+            for _ in range(after, before):
+                self.index.await_one(self.tip[row], 1)
+                self.tip[row] = self.index.parent[self.tip[row]]
+        self.computed[row] = reached
+        self.shared[row] = shared
+        self.cut(row, reached)
+        columns = (reached + self.size - 1) // self.size
+        if self.sliding:
+            for group in self.groups:
+                if group.keeps_tokens:
+                    group.first[row] = min(group.first[row], columns)
+        if lost:
             self.drop_fetches(row)
-            self.floor[row] = reached
             if reached:
                 for group in self.groups:
                     if group.keeps_state:
                         self.fetch(row, group, self.tip[row])
                 self.special[row] = 1
-        self.computed[row] = reached
-        self.cut(row, reached)
-        columns = (reached + self.size - 1) // self.size
+            self.floor[row] = reached
+
+    def mark_shared(self, row: int, position: int) -> None:
+        """Note where a row that goes on from ``position`` needs a copy of its page. O(groups)."""
         for group in self.groups:
-            if group.keeps_tokens:
-                group.first[row] = min(group.first[row], columns)
-                if group.open_page(row, reached):
-                    self.special[row] = 1
+            if group.keeps_tokens and group.open_page(row, position):
+                self.special[row] = 1
 
     def cut(self, row: int, end: int) -> None:
         """Slots beyond ``end`` are given back. O(pages)."""
         low = (end + self.size - 1) // self.size
         high = (self.scheduled[row] + self.size - 1) // self.size
+        self.scheduled[row] = end
         for group in self.groups:
             if group.keeps_tokens:
                 group.cut(row, low, high)
-        self.scheduled[row] = end
         self.aim(row)
 
     def truncate(self, row: int, length: int, reached: int) -> None:
         """Ids from ``length`` on are unknown, positions from ``reached`` on not computed."""
         self.settle(row, reached)
+        count = self.span(row, self.known[row]) - self.span(row, length)
+        shared = self.shared[row]
+        self.shared[row] = 0
         if not self.preempted[row]:
-            self.turn_back(row, self.span(row, self.known[row]) - self.span(row, length))
+            self.turn_back(row, count)
+        self.known[row] = length
+        self.shared[row] = shared
         self.known[row] = length
 
     def let_go(self, row: int) -> None:
         """Give back everything a row holds and stands on, the last column first. O(pages)."""
+        self.clock += 1
+        self.epoch[row] = self.clock
+        self.opened[row] = 0
+        self.moving[row] = 0
+        self.waiting[row] = 0
+        columns = (self.scheduled[row] + self.size - 1) // self.size
+        known, computed = self.span(row, self.known[row]), self.span(row, self.computed[row])
+        self.computed[row] = 0
+        self.scheduled[row] = 0
+        self.floor[row] = 0
+        self.special[row] = 0
+        self.stop[row] = NEVER
+        self.stops[row] = None
         self.drop_fetches(row)
         for group in self.groups:
             if group.keeps_tokens:
-                group.cut(row, 0, (self.scheduled[row] + self.size - 1) // self.size)
+                group.cut(row, 0, columns)
                 group.first[row] = 0
             elif group.keeps_state:
                 if self.pending:
@@ -108,32 +139,20 @@ class Moves(SharedPrefixes):
             else:
                 group.cut(row, 0, (self.cross[row] + self.size - 1) // self.size)
             group.table.free(row)
-        known, computed = self.span(row, self.known[row]), self.span(row, self.computed[row])
         self.turn_back(row, known - computed)
         self.index.leave(self.front[row])
-        self.computed[row] = 0
-        self.scheduled[row] = 0
-        self.floor[row] = 0
-        self.special[row] = 0
-        self.stop[row] = NEVER
-        self.stops[row] = None
-        self.opened[row] = 0
-        self.moving[row] = 0
-        self.waiting[row] = 0
-        self.clock += 1
-        self.epoch[row] = self.clock
 
     def preempt(self, row: int) -> None:
         """Take a row's pages; it keeps its ids. O(pages)."""
-        self.let_go(row)
         self.preempted[row] = 1
+        self.let_go(row)
 
     def end(self, row: int) -> None:
         """A row is free. O(pages)."""
-        if not self.preempted[row]:
-            self.let_go(row)
         if self.promised[row]:
             self.guaranteed.remove(row)
+        if not self.preempted[row]:
+            self.let_go(row)
         tags = self.tags[row]
         for tag in () if tags is None else tags.values():
             self.index.tags.drop(tag)
@@ -152,10 +171,15 @@ class Moves(SharedPrefixes):
     def release(self, handle: Handle) -> None:
         """A handle's row ends; the handle keeps its numbers and ids. O(pages + known)."""
         row = handle.row
-        handle.last = (self.known[row], self.scheduled[row], self.computed[row], self.limit[row])
-        handle.left = self.tokens(row)
-        handle.row = -1
+        self.part_from(handle)
         self.leave(row)
+
+    def part_from(self, handle: Handle) -> None:
+        """A handle keeps its numbers and ids, and names no row any more. O(known)."""
+        row = handle.row
+        handle.left = self.tokens(row)
+        handle.last = (self.known[row], self.scheduled[row], self.computed[row], self.limit[row])
+        handle.row = -1
 
     def leave(self, row: int) -> None:
         """A row ends, in its batch too if it is in one. O(pages)."""
@@ -163,8 +187,8 @@ class Moves(SharedPrefixes):
         if place >= 0:
             rows = self.places.rows[row]
             assert rows is not None
-            rows.note_all(place, self.width(row))
             rows.data[place] = -1
+            rows.note(place, -1, self.width(row), 0)
             self.places.drop(row)
         self.end(row)
 
@@ -187,6 +211,7 @@ class Moves(SharedPrefixes):
         self.scheduled[child] = self.scheduled[row]
         self.computed[child] = self.computed[row]
         self.floor[child] = self.floor[row]
+        self.index.users[self.front[row]] += 1
         self.tip[child] = self.tip[row]
         self.front[child] = self.front[row]
         self.root[child] = self.root[row]
@@ -199,7 +224,6 @@ class Moves(SharedPrefixes):
         self.special[child] = 1
         self.forked[row] = 1
         self.forked[child] = 1
-        self.index.users[self.front[row]] += 1
         node = self.front[row]
         while node != self.tip[row]:
             self.index.await_one(node, 1)

@@ -45,13 +45,16 @@ cdef class PagePool:
     cdef void settle(self, Space space, int parent) except *
     @cython.locals(space=Space)
     cpdef bint is_nobodys(self, int group, int page) except *
+    cdef void set_free(self, Space space, int parent) except *
     cdef void vacate(self, Space space, int page, int parent) except *
     @cython.locals(space=Space)
     cpdef void publish(self, int group, int page, int node) except *
     @cython.locals(space=Space, page=int)
     cpdef void publish_bundle(self, int group, tuple pages, int node) except *
-    @cython.locals(space=Space, index=PrefixIndex, node=int, other=int)
+    @cython.locals(space=Space, index=PrefixIndex, node=int, at="long long", pages=tuple)
     cpdef void forget(self, int group, int page, bint evicted) except *
+    @cython.locals(page=int)
+    cdef void unpublish_bundle(self, int group, Space space, tuple pages, int node) except *
     @cython.locals(parent=int)
     cdef void unpublish(self, Space space, int page) except *
     @cython.locals(parent=int, group=int, space=Space, first=int, page=int)

@@ -17,6 +17,10 @@ has live pages. A page that is taken comes, in this order, from
 3. the group's evictable page beside live ones that was let go first,
 4. the quiet parent that was let go first, whichever group it is bound to.
 
+Every change is in such an order that an interrupt between two lines loses pages at worst: a page
+has its holder before it is handed out and no holder before it can be taken again, and what counts
+them never counts too many that can be taken.
+
 Knows no sequences and no order of steps.
 """
 
@@ -143,12 +147,14 @@ class PagePool:
         if self.live[parent] == 0:
             self.rouse(group, space, parent)
         page = parent + 1
+        if space.per_parent > 1 and self.left[parent] >= 0:
+            self.unlist(parent)
+        self.vacant[parent] -= 1
         if space.per_parent > 1:
             page = self.pop(space, parent)
-        space.holders[page] = 1
         space.lane[page] = self.first
-        self.vacant[parent] -= 1
         self.enliven(space, parent)
+        space.holders[page] = 1
         return page
 
     def choose(self, group: int, space: Space) -> int:
@@ -216,32 +222,34 @@ class PagePool:
 
     def rouse(self, group: int, space: Space, parent: int) -> None:
         """A free or quiet parent is about to have a live page. O(1), a quiet one's O(K)."""
-        space.mixed += 1
         if self.owner[parent]:
             self.quiet.leave(parent)
             if space.per_parent > 1:
                 first = 1 + parent * space.per_parent
                 for page in range(first + space.per_parent - 1, first - 1, -1):
                     if space.node[page]:
+                        space.beside.leave(page)  # where an interrupt left it
                         space.beside.rejoin(page, space.lane[page])
             return
-        if self.stacked:
-            self.stacked -= 1
-        else:
-            self.touched += 1
-        self.owner[parent] = group + 1
         self.vacant[parent] = space.per_parent
         if space.per_parent > 1:
             self.chain[parent] = 0
             self.used[parent] = 0
             self.left[parent] = -1
+        if self.stacked:
+            self.stacked -= 1
+        else:
+            self.touched += 1
+        self.owner[parent] = group + 1
 
     def enliven(self, space: Space, parent: int) -> None:
-        """A page of the parent has its first holder. O(1)."""
+        """A page of the parent is about to have its first holder. O(1)."""
         space.live += 1
         self.live[parent] += 1
         if space.per_parent > 1:
             self.list_vacant(space, parent)
+        if self.live[parent] == 1:
+            space.mixed += 1
         self.peak = max(self.peak, self.busy())
 
     # -- holding and letting go ----------------------------------------------------------------
@@ -249,8 +257,8 @@ class PagePool:
     def retain(self, group: int, page: int) -> None:
         """One holder more of a live or evictable page. O(1), in a quiet parent O(K)."""
         space = self.space(group)
-        space.holders[page] += 1
-        if space.holders[page] > 1:
+        if space.holders[page]:
+            space.holders[page] += 1
             return
         parent = (page - 1) // space.per_parent
         if self.live[parent] == 0:
@@ -262,6 +270,7 @@ class PagePool:
         if self.index.bundled and space.node[page]:
             self.index.wake(group, page, space.node[page])
         self.enliven(space, parent)
+        space.holders[page] = 1
 
     def reuse(self, group: int, page: int) -> None:
         """`retain`, as another request's: the policy may keep the page longer."""
@@ -284,8 +293,9 @@ class PagePool:
         if space.holders[page]:
             return
         parent = (page - 1) // space.per_parent
+        if self.live[parent] == 1:
+            space.mixed -= 1
         self.live[parent] -= 1
-        space.live -= 1
         if space.node[page]:
             if self.index.bundled:
                 self.index.rest(group, page, space.node[page])
@@ -299,10 +309,13 @@ class PagePool:
             self.quieten(space, parent)
         elif space.per_parent > 1:
             self.list_vacant(space, parent)
+        space.live -= 1
 
     def quieten(self, space: Space, parent: int) -> None:
         """A parent lost its last live page: it waits where its warmest page would, or is free."""
-        space.mixed -= 1
+        if self.vacant[parent] == space.per_parent:
+            self.set_free(space, parent)
+            return
         first, lane = 1 + parent * space.per_parent, 0
         for page in range(first, first + space.per_parent):
             if space.node[page]:
@@ -319,6 +332,10 @@ class PagePool:
                 self.list_vacant(space, parent)
             return
         self.quiet.leave(parent)
+        self.set_free(space, parent)
+
+    def set_free(self, space: Space, parent: int) -> None:
+        """A parent of vacant pages is bound to no group any more. O(1)."""
         if space.per_parent > 1 and self.left[parent] >= 0:
             self.unlist(parent)
         self.owner[parent] = 0
@@ -327,18 +344,28 @@ class PagePool:
 
     def vacate(self, space: Space, page: int, parent: int) -> None:
         """A page holds nothing any more. O(1)."""
-        self.vacant[parent] += 1
         if self.vacated is not None:
             self.vacated.add((self.owner[parent] - 1, page))
         if space.per_parent > 1:
             space.below[page] = self.chain[parent]
             self.chain[parent] = page
+        self.vacant[parent] += 1
 
     def take_vacated(self) -> list[tuple[int, int]]:
         """Those noted in ``vacated`` whose bytes are nobody's now, in order. O(noted)."""
         noted = self.vacated or set()
         found = [(group, page) for group, page in sorted(noted) if self.is_nobodys(group, page)]
         noted.difference_update(found)
+        return found
+
+    def used_pages(self) -> list[tuple[int, int]]:
+        """(group, page) of all that ever held something and may do so still. O(pages)."""
+        found = list(self.vacated or ())
+        for parent in range(self.parents):
+            if self.owner[parent]:
+                count = self.space(self.owner[parent] - 1).per_parent
+                first = 1 + parent * count
+                found += [(self.owner[parent] - 1, page) for page in range(first, first + count)]
         return found
 
     def is_nobodys(self, group: int, page: int) -> bool:
@@ -352,38 +379,55 @@ class PagePool:
     def publish(self, group: int, page: int, node: int) -> None:
         """A live page stands for a node, which has none in its group. O(1)."""
         space = self.space(group)
-        space.node[page] = node
-        self.index.held[node * self.groups + group] = page
         self.index.users[node] += 1
         self.index.version += 1
+        space.node[page] = node
+        self.index.held[node * self.groups + group] = page
 
     def publish_bundle(self, group: int, pages: tuple[int, ...], node: int) -> None:
         """Live pages stand for a node together. O(pages)."""
         space = self.space(group)
-        self.publish(group, pages[0], node)
+        self.index.users[node] += 1
         for page in pages:
             space.node[page] = node
         self.index.bundles[group][node] = pages
         self.index.bundled += 1
+        self.index.version += 1
+        self.index.held[node * self.groups + group] = pages[0]
 
     def forget(self, group: int, page: int, evicted: bool) -> None:
         """The node of an evictable page loses it, and all of its bundle. O(pages)."""
         space, index = self.space(group), self.index
         node = space.node[page]
+        at = node * self.groups + group
+        pages: tuple[int, ...] | None = None
+        if index.bundled:
+            pages = index.bundles[group].get(node)
+            if pages is not None and page not in pages:
+                pages = None
+        if pages is None and index.held[at] != page:  # an interrupt came between
+            self.unpublish(space, page)
+            return
         if self.removed is not None:
             self.removed(group, page, evicted)
         if evicted:
             self.evicted += 1
-        index.held[node * self.groups + group] = 0
+        index.held[at] = 0
         index.version += 1
-        if index.bundled and node in index.bundles[group]:
-            index.bundled -= 1
-            index.idle[group].pop(node, None)
-            for other in index.bundles[group].pop(node):
-                self.unpublish(space, other)
-        else:
+        if pages is None:
             self.unpublish(space, page)
+        else:
+            self.unpublish_bundle(group, space, pages, node)
         index.leave(node)
+
+    def unpublish_bundle(self, group: int, space: Space, pages: tuple[int, ...], node: int) -> None:
+        """Pages of a node stand for nothing. O(pages)."""
+        self.index.idle[group].pop(node, None)
+        del self.index.bundles[group][node]
+        self.index.bundled -= 1
+        for page in pages:
+            if space.node[page] == node:
+                self.unpublish(space, page)
 
     def unpublish(self, space: Space, page: int) -> None:
         """A page stands for nothing: where nobody holds it either, it is vacant. O(1)."""
@@ -391,13 +435,13 @@ class PagePool:
         if space.holders[page]:
             return
         parent = (page - 1) // space.per_parent
-        if self.live[parent]:
-            space.beside.leave(page)
-        self.vacate(space, page, parent)
-        if self.live[parent]:
-            self.list_vacant(space, parent)
-        else:
+        if self.live[parent] == 0:
+            self.vacate(space, page, parent)
             self.settle(space, parent)
+        elif space.per_parent > 1:
+            space.beside.leave(page)
+            self.vacate(space, page, parent)
+            self.list_vacant(space, parent)
 
     def give_up_parent(self) -> None:
         """The quiet parent to be given up first is free. O(K)."""
@@ -410,6 +454,9 @@ class PagePool:
         for page in range(first, first + space.per_parent):
             if space.node[page]:
                 self.forget(group, page, True)
+        if self.quiet.lane[parent]:  # an interrupt left pages that are nobody's
+            self.vacant[parent] = space.per_parent
+            self.settle(space, parent)
 
     def give_up_all(self) -> None:
         """Every evictable page is vacant. O(pages)."""
@@ -434,17 +481,13 @@ class PagePool:
             ring += vacant
             space.fullest = min(space.fullest, vacant)
         last = self.left[ring]
-        self.right[last] = parent
-        self.left[parent] = last
-        self.right[parent] = ring
-        self.left[ring] = parent
+        self.left[parent], self.right[parent] = last, ring
+        self.right[last], self.left[ring] = parent, parent
 
     def unlist(self, parent: int) -> None:
         """Take a parent out of its ring. O(1)."""
         left, right = self.left[parent], self.right[parent]
-        self.right[left] = right
-        self.left[right] = left
-        self.left[parent] = -1
+        self.right[left], self.left[right], self.left[parent] = right, left, -1
 
     # -- what is there -------------------------------------------------------------------------
 

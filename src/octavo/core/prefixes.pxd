@@ -16,7 +16,7 @@ cdef class SharedPrefixes(KeptStates):
     cdef void serve(self, int node, int column) except *
     @cython.locals(stop=int, column=int, node=int)
     cpdef list hit(self, Group group, int boundary, int root)
-    @cython.locals(start=int, known=int, group=Group)
+    @cython.locals(start=int, known=int, tip=int, group=Group)
     cpdef void hold(self, int row, int boundary, int root, bint cross) except *
     @cython.locals(index=PrefixIndex, pool=PagePool, number=int, stop=int, column=int, page=int)
     cdef void hold_tokens(self, Group group, int row, int boundary) except *

@@ -137,9 +137,10 @@ class SharedPrefixes(KeptStates):
         self.scheduled[row] = start
         self.floor[row] = start
         self.root[row] = root
-        self.tip[row] = self.path[boundary - 1] if boundary else root
-        self.front[row] = self.tip[row]
-        self.index.users[self.tip[row]] += 1
+        tip = self.path[boundary - 1] if boundary else root
+        self.index.users[tip] += 1
+        self.tip[row] = tip
+        self.front[row] = tip
         self.come(row, boundary, known)
         self.prompt[row] = min(max(self.known[row] - 1, 0), self.shared[row]) // self.size
         self.branch[row] = self.tokens_boundary
@@ -178,8 +179,11 @@ class SharedPrefixes(KeptStates):
         self.index.reserve(after - before)
         self.ids.reserve(row, known + length, known)
         self.write(self.ids.data, self.ids.begin[row] + known, tokens, length)
+        shared = self.shared[row]
+        self.shared[row] = 0  # an interrupted row publishes nothing any more
         self.known[row] = known + length
         self.come(row, before, after)
+        self.shared[row] = shared
 
     def come(self, row: int, first: int, stop: int) -> None:
         """A row knows full columns ``first`` to ``stop`` now, and is coming to them.
@@ -206,8 +210,8 @@ class SharedPrefixes(KeptStates):
     def stand(self, row: int, node: int) -> None:
         """The last full page a row knows is this one. Amortised O(1)."""
         front = self.front[row]
-        self.front[row] = node
         self.index.users[node] += 1
+        self.front[row] = node
         self.index.leave(front)
 
     def publish(self, place: int, row: int, first: int, stop: int, later: bool) -> None:

@@ -147,13 +147,11 @@ class Places:
 
     def put(self, row: int, rows: Rows, place: int) -> None:
         """A row has this place now. O(1)."""
-        self.rows[row] = rows
-        self.place[row] = place
+        self.rows[row], self.place[row] = rows, place
 
     def drop(self, row: int) -> None:
         """A row is in no batch any more. O(1)."""
-        self.rows[row] = None
-        self.place[row] = -1
+        self.rows[row], self.place[row] = None, -1
 
     def note(self, row: int, group: int, column: int, page: int) -> None:
         """An entry of a row's table is another page now: its batch, if any, notes it. O(1)."""

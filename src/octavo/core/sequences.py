@@ -282,6 +282,7 @@ class Sequences:
         """The row in a place leaves, and the last one moves there. O(1)."""
         row, last = rows.data[place], rows.count - 1
         moved = rows.data[last]
+        rows.count = last
         if row >= 0:
             self.places.drop(row)
             rows.note_all(place, self.width(row))
@@ -291,7 +292,6 @@ class Sequences:
             if moved >= 0:
                 self.places.put(moved, rows, place)
                 rows.note_all(last, self.width(moved))
-        rows.count -= 1
 
     def want(self, row: int, end: int) -> None:
         """Add to ``wants`` the pages a row must take to have slots up to ``end``. O(groups)."""

@@ -32,12 +32,15 @@ from octavo.core.rows import (
     Rows,
 )
 from octavo.core.sequences import Parts
+from octavo.core.spaces import Space
 
 
 class Steps(StepBlocks):
     """The rows of one cache, and the steps they are in.
 
     Attributes:
+        open: the steps that wait to be committed or aborted, oldest first. One in it that is not
+            ``is_open`` was interrupted while it was made, committed or aborted.
         stamp: by row, the last extend that named it.
         new, owed_after: by group, pages this step takes, and pages owed when it has.
         nothing: no numbers. given: token ids of the list read last.
@@ -46,6 +49,7 @@ class Steps(StepBlocks):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
+        self.open: list[Any] = []
         self.stamp = longs(parts.rows)
         self.tick = 0
         self.new = longs(len(parts.groups))
@@ -111,6 +115,7 @@ class Steps(StepBlocks):
         step.ids = step.array[ids : ids + tokens]  # this view can be written, later ones cannot
         step.behind = []
         step.kept = []
+        self.open.append(step)
         self.place_rows(step, rows)
         self.fill(step, rows)
         step.array.flags.writeable = False
@@ -178,9 +183,10 @@ class Steps(StepBlocks):
         Of an open page that several rows share, all but its last holder need a copy.
         """
         self.clear_wants()
-        shared = self.want_rows(rows)
-        for number, page in shared:
-            self.pool.spaces[number].holders[page] += 1
+        for (number, page), times in self.want_rows(rows).items():
+            space: Space = self.pool.spaces[number]
+            if space.holders[page] == times and space.node[page] == 0:
+                self.wants[number] -= 1
         total = 0
         for number in range(len(self.groups)):
             self.new[number] = self.wants[number]
@@ -203,9 +209,13 @@ class Steps(StepBlocks):
             self.pool.quiet.rebalance(self.pool.excess)
         return total
 
-    def want_rows(self, rows: Rows) -> list[tuple[int, int]]:
-        """Into ``wants`` what all rows take; returns the pages whose holders were counted down."""
-        shared: list[tuple[int, int]] = []
+    def want_rows(self, rows: Rows) -> dict[tuple[int, int], int]:
+        """Into ``wants`` what all rows take, each a copy of an open page that others can read.
+
+        Returns:
+            By (group, page), how many of the rows such a page is open in.
+        """
+        shared: dict[tuple[int, int], int] = {}
         size = self.size
         new = 0
         for i in range(rows.count):
@@ -221,8 +231,8 @@ class Steps(StepBlocks):
                 if group.keeps_tokens:
                     page = group.open_page(row, start)
                     if page:
-                        group.space().holders[page] -= 1
-                        shared.append((group.number, page))
+                        place = (group.number, page)
+                        shared[place] = shared.get(place, 0) + 1
         for group in self.groups:
             if group.keeps_tokens:
                 self.wants[group.number] += new
@@ -255,7 +265,7 @@ class Steps(StepBlocks):
         if self.crosses:
             self.begin_crosses(step, rows)
         copies = [(number, source, page) for (number, page), source in self.pending.items()]
-        given: list[tuple[int, int]] = []
+        given: dict[tuple[int, int], int] = {}
         fetched = [(number, source) for number, source, _ in copies]
         self.pending = {}
         for i in range(rows.count):
@@ -271,9 +281,10 @@ class Steps(StepBlocks):
         step.before = copies
         if self.states:
             self.place_snapshots(step, rows)
-        for number, page in given:
-            self.pool.spaces[number].holders[page] += 1
-        for number, page in given + fetched:  # not before: what is copied from is not to be taken
+        for (number, page), times in given.items():  # not before: what is copied from is not taken
+            for _ in range(times):
+                self.pool.release(number, page, False)
+        for number, page in fetched:
             self.pool.release(number, page, False)
 
     def begin_pages(self, step: Pass) -> None:
@@ -304,26 +315,19 @@ class Steps(StepBlocks):
         place: int,
         row: int,
         copies: list[tuple[int, int, int]],
-        given: list[tuple[int, int]],
+        given: dict[tuple[int, int], int],
         fetched: list[tuple[int, int]],
     ) -> None:
         """What a row needs beside new pages: a copy of its open page, states, a cross input.
 
         Args:
             copies: where to enter (group, from, to).
-            given: where to enter open pages that are copied from; their holders are counted down.
+            given: by (group, page), how many rows of the step have a copy of an open page instead.
             fetched: where to enter pages of states that are copied from.
         """
-        start = self.scheduled[row]
         for group in self.groups:
             if group.keeps_tokens:
-                page = group.open_page(row, start)
-                if page:
-                    copies.append(
-                        (group.number, page, self.take(step, group, row, start // self.size))
-                    )
-                    group.space().holders[page] -= 1
-                    given.append((group.number, page))
+                self.copy_shared_page(step, group, row, copies, given)
             elif group.keeps_state:
                 if group.entry(row, 0) == 0:
                     for column in range(group.units * group.parts):
@@ -338,6 +342,28 @@ class Steps(StepBlocks):
         for number, pages in fetches or ():
             self.place_fetched(self.groups[number], row, pages, copies, fetched)
         self.special[row] = 0
+
+    def copy_shared_page(
+        self,
+        step: Pass,
+        group: Group,
+        row: int,
+        copies: list[tuple[int, int, int]],
+        given: dict[tuple[int, int], int],
+    ) -> None:
+        """A row about to write into a page that others can read gets a copy of it.
+
+        The last holder of a page that is not published keeps it.
+        """
+        start = self.scheduled[row]
+        page = group.open_page(row, start)
+        if page == 0:
+            return
+        place, space = (group.number, page), group.space()
+        times = given.get(place, 0)
+        if space.node[page] or space.holders[page] - times > 1:
+            copies.append((group.number, page, self.take(step, group, row, start // self.size)))
+            given[place] = times + 1
 
     def place_fetched(
         self,

@@ -364,5 +364,5 @@ class BatchRows:
 
 def abort_open_steps(cache: Cache) -> None:
     """Undo every open step: the pass's own, and one that an interrupt left behind. O(rows)."""
-    for step in reversed(list(cache._open)):  # the cache shows its open steps nowhere else
+    for step in reversed(cache.open_steps):
         cache.abort(step)
