@@ -264,7 +264,7 @@ def test_tensors_that_cannot_be_filled(tensor):
     """Other devices, types, strides and gradients are refused by name; nothing was written."""
     plan, _, step = stepped()
     out = as_tensors(index.buffers(index.vllm, plan, **SIZES))._replace(positions=tensor)
-    right = "out.positions is .*contiguous int32 array, or tensor on the CPU, of 1 axes"
+    right = "out.positions is .*contiguous int32 array.* tensor on the CPU.* of 1 axes"
     with pytest.raises(LengthError, match=right):
         index.vllm(step, plan=plan, out=out)
     assert {-1} == set(out.slot_mapping.tolist())

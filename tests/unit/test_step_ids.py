@@ -223,7 +223,7 @@ def test_no_row_samples():
     [
         (
             [50],
-            "len.tokens. is 1; .*one for each of the 2 rows that sample; row 3, sequence 3, lacks",
+            "len.tokens. is 1; .*one for each of the 2 rows that sample; sequence 3, row 3, lacks",
         ),
         ([], "sequence 1, row 1, lacks its id"),
         ([0, 50, 0], "len.tokens. is 3; .*sequence 3, row 3, lacks its id"),
