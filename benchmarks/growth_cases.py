@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from workloads import Ints, prompt
 
-from octavo import Attention, Cache, Media, Plan, Prompt, Salt, Sequence, State
+from octavo import Attention, Cache, Media, ModelSpec, Plan, Prompt, Salt, Sequence, State, plan
 
 Verb = Callable[[], object]
 FULL, WINDOW = Attention(1, 1, 1), Attention(1, 1, 1, window=128)
@@ -176,6 +176,22 @@ def _stops(stops: int) -> Verb:
     for stop in range(stops):
         cache.keep(row, PAGE * (stop + 100))
     return lambda: cache.abort(cache.extend(row))
+
+
+@_case(10, 5_000)
+def _states(pins: int) -> Verb:
+    """admit, extend, commit, release, a state given up for the new one; states that are pinned"""
+    spec = ModelSpec("hybrid", (Attention(1, 16, 16), State(256)))
+    made, chance = plan(spec, "64MiB", page_size=PAGE), _chance()
+    state = made.groups["state"]
+    most = (pins + 1) * state.page_bytes * state.parts
+    cache = Cache(made, snapshot_bytes=most)
+    prompts = [prompt(chance, 40) for _ in range(pins)]
+    kept = []
+    for each in prompts:
+        _publish(cache, each)
+        kept.append(cache.pin(each))
+    return lambda: (_publish(cache, prompt(chance, 40)), kept)
 
 
 @_case(100, 10_000)
