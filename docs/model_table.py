@@ -51,6 +51,7 @@ TITLES = {
     "hybrid": "States of constant size",
     "inkling": "Attention behind short convolutions",
     "encdec": "Decoders with another input",
+    "remote": "Of code that comes with the files",
     "speech": "Speech over codebooks",
 }
 

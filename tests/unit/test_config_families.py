@@ -50,7 +50,8 @@ def test_prediction_layers_of_files():
     assert (State((), rows=(128, 512)),) == mtp["DeepSeek-V4-Flash"]
     assert (Latent(512, 64),) == mtp["Ling-3.0-tiny"]
     assert (Attention(8, 128, 128),) == mtp["MiMo-7B-Base"]
-    assert 1 == len(mtp["EXAONE-4.5-33B"]) == len(mtp["MiniMax-M3"])
+    assert 1 == len(mtp["EXAONE-4.5-33B"])
+    assert (Attention(4, 128, 128, indexer=128),) * 7 == mtp["MiniMax-M3"]  # modules of a layer
 
 
 def test_layers_of_deepseek_v4():
@@ -229,3 +230,70 @@ def test_older_names_of_families():
     assert {4} == {kind.kv_heads for kind in read(first | {"hidden_size": 64}).layers}
     assert 1 == layers(model_type="RefinedWebModel", multi_query=True)[0].kv_heads
     assert layers(model_type="exaone4_5_text") == layers(model_type="exaone4")
+
+
+# -- families whose code comes with the files ------------------------------------------------------
+
+
+def test_layers_that_share_keys_across():
+    """Hunyuan's groups of layers read their first one's keys; AFM's last layers one layer's."""
+    hunyuan = layers(model_type="hunyuan", use_cla=True)
+    afm = layers(model_type="afm7", hidden_dim=64, num_kv_reuse_layers=2)
+
+    assert (Attention(2, 16, 16), Shared(0), Attention(2, 16, 16), Shared(2)) == hunyuan
+    assert (Shared(1), Shared(1)) == afm[2:]
+    assert {Attention} == set(map(type, layers(model_type="hunyuan")))
+
+
+def test_heads_by_lists_and_groups():
+    """OpenELM lists heads by layer; PLaMo says how many query heads go to one."""
+    elm = {"model_type": "openelm", "num_transformer_layers": 2, "model_dim": 64, "head_dim": 8}
+    spec = read(elm | {"num_kv_heads": [1, 2], "num_query_heads": [4, 8]})
+
+    assert (Attention(1, 8, 8), Attention(2, 8, 8)) == spec.layers
+    assert {2} == {kind.kv_heads for kind in layers(model_type="plamo", n_shared_head=2)}
+    with pytest.raises(ConfigError, match="num_kv_heads"):
+        read(elm | {"num_kv_heads": [1]})
+
+
+def test_states_and_windows_of_remote_families():
+    """Ring's linear layers, IQuest's loops, Baichuan-M1's convolutions, RWKV-7's matrices."""
+    ring = layers(model_type="bailing_moe_linear", num_hidden_layers=5, layer_group_size=2)
+    loops = layers(model_type="iquestloopcoder", head_dim=16, loop_num=3)
+    swa = {"sliding_window": 8, "sliding_window_layers": [1], "num_swa_key_value_heads": 1}
+    m1 = layers(model_type="baichuan_m1", **swa)
+
+    assert [State, Attention, State, Attention, Attention] == [type(kind) for kind in ring]
+    assert [None] * 4 + [64] * 8 == [kind.window for kind in loops]
+    assert (Attention(2, 16, 16), State((), (64, 1))) == m1[0]
+    assert (Attention(1, 16, 16, window=8), State((), (32, 1))) == m1[1]
+    assert State((4, 16, 16), (128, 1)) == layers(model_type="rwkv7", head_dim=16)[0]
+    assert State((), buffer=(3, 2)) == layers(model_type="longcat_flash_ngram")[0][1]
+
+
+def test_files_that_name_no_family(tmp_path):
+    """Meta's and Mistral's params.json, and mamba-ssm's files, are known by their fields."""
+    meta = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "norm_eps": 1e-5}
+    ssm = {"d_model": 64, "n_layer": 2, "ssm_cfg": {"layer": "Mamba2", "headdim": 16}}
+    (tmp_path / "params.json").write_text(json.dumps(meta), encoding="utf-8")
+
+    assert (Attention(2, 16, 16),) * 2 == read(tmp_path).layers
+    assert {8} == {kind.window for kind in read(meta | {"sliding_window": 8}).layers}
+    latent = {"kv_lora_rank": 32, "qk_rope_head_dim": 8}
+    assert (Latent(32, 8),) * 2 == read(meta | latent).layers
+    assert (State((8, 16, 128), (384, 3)),) * 2 == read(ssm).layers
+    assert (State((128, 16), (128, 3)),) * 2 == read(ssm | {"ssm_cfg": {}}).layers
+    with pytest.raises(UnknownArchitecture):
+        read({"dim": 64, "n_layers": 2, "n_heads": 4})
+
+
+def test_modules_of_prediction_layers():
+    """MiniMax counts modules; by other names families count layers."""
+    assert 3 == len(read(KV | {"model_type": "minimax_m2", "num_mtp_modules": 3}).mtp)
+    assert 2 == len(read(KV | {"model_type": "mimo", "num_mtp_layers": 2}).mtp)
+
+
+def test_advice_names_the_layers_of_a_plain_decoder():
+    """What to give by hand is spelt out from the file, for a decoder that keeps every token."""
+    with pytest.raises(UnknownArchitecture, match=r"\(octavo.Attention\(2, 16, 16\),\) \* 4"):
+        read(KV | {"model_type": "brand_new"})

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import ConfigError, UnknownArchitecture
+from octavo.model.configs.dense import full
 from octavo.model.configs.families import DEFAULTS, DEPTHS, ENCODER_AS_DECODER, FAMILIES, REQUIRED
 from octavo.model.configs.fields import Fields
 from octavo.model.configs.file import load_config
@@ -16,7 +17,7 @@ from octavo.model.configs.names import common_names
 from octavo.model.configs.nested import ENCODERS, PREFIXES, WRAPPERS, find_decoder, inner_name
 from octavo.model.configs.notes import cache_type, unread_sizes
 from octavo.model.configs.registry import ModelLayers
-from octavo.model.layers import Cross, kinds_in
+from octavo.model.layers import Attention, Cross, kinds_in
 
 __all__ = [
     "DEFAULTS",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 
+_PARAMS = {"dim", "n_layers", "n_heads", "norm_eps"}
 _ONE_STEP = "tokens of a prompt see each other: a prompt is computed in one step"
 
 
@@ -45,6 +47,7 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
 
     Cost: O(layers).
     """
+    config = _named(config)
     name, given, nested = find_decoder(config)
     family = None
     if isinstance(name, str):
@@ -69,6 +72,16 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
     return ModelLayers(model, tuple(layers), longest, mtp, depth, notes)
 
 
+def _named(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with the family that a file without a name is of; parts it nests laid open."""
+    mixer = config.get("ssm_cfg")
+    if isinstance(mixer, Mapping):
+        return {"model_type": "mamba_ssm", **mixer, **config}
+    if "model_type" not in config and set(config) >= _PARAMS:
+        return {"model_type": "params", **config}
+    return config
+
+
 def _unknown(config: Mapping[str, Any], name: object) -> UnknownArchitecture:
     """The error for an architecture without a reader: the names like it first, and a way out."""
     from difflib import get_close_matches
@@ -80,8 +93,22 @@ def _unknown(config: Mapping[str, Any], name: object) -> UnknownArchitecture:
     if part and _reads(config[part]):
         inside = f"ModelSpec.from_config(config[{part!r}]) reads its decoder, or "
     by_hand = "give its layers by hand: ModelSpec(name, layers=(octavo.Attention(...), ...))"
+    by_hand += _plain(config)
     others = [item for item in known if item not in near]
     return UnknownArchitecture(name, [*near, *others], "model_type", inside + by_hand)
+
+
+def _plain(config: Mapping[str, Any]) -> str:
+    """What a plain decoder of the config's sizes would be by hand; empty where it has none."""
+    try:
+        layers = full(Fields(config, {}))
+    except ConfigError:
+        return ""
+    kind = layers[0]
+    assert isinstance(kind, Attention)
+    sizes = f"({kind.kv_heads}, {kind.k_dim}, {kind.v_dim})"
+    where = "where every layer keeps every token"
+    return f", as (octavo.Attention{sizes},) * {len(layers)} {where}"
 
 
 def _reads(part: Mapping[str, Any]) -> bool:

@@ -6,15 +6,18 @@ Knows JSON, and no field of a config.
 import json
 import stat
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MAX_CONFIG_BYTES = 64 * 2**20
 
 
 def load_config(path: str | PathLike[str]) -> dict[str, Any]:
-    """The content of ``path``, or of ``path/config.json`` for a folder.
+    """The content of ``path``; for a folder of its ``config.json``, else its ``params.json``.
 
     Raises:
         ConfigError: no such file, no regular file of at most 64 MiB, not UTF-8 JSON, or not a JSON
@@ -26,7 +29,7 @@ def load_config(path: str | PathLike[str]) -> dict[str, Any]:
         raise ConfigError("path", path, "it must be the path of a config.json or of its folder")
     file = Path(path)
     try:
-        file = file / "config.json" if file.is_dir() else file
+        file = _in_folder(file) if file.is_dir() else file
         about = file.stat()
         if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_CONFIG_BYTES:
             right = f"it must be a regular file of at most {_MAX_CONFIG_BYTES} bytes"
@@ -41,6 +44,16 @@ def load_config(path: str | PathLike[str]) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ConfigError("path", str(file), "a config is a JSON object")
     return config
+
+
+def _in_folder(folder: "Path") -> "Path":
+    """The folder's ``config.json``, or its ``params.json`` where that alone is there."""
+    other = folder / "params.json"
+    return (
+        other
+        if other.is_file() and not (folder / "config.json").exists()
+        else folder / "config.json"
+    )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -72,6 +72,22 @@ def mamba2(fields: Fields) -> list[Layer]:
     return [_mamba_d(fields, _inner(fields))] * fields.layers
 
 
+def mamba_ssm(fields: Fields) -> list[Layer]:
+    """Files of mamba-ssm: ``layer`` says which Mamba, and Mamba 2's heads follow from the width."""
+    if fields.get("attn_layer_idx"):
+        right = "layers of attention between mixers are not read here"
+        raise ConfigError("attn_layer_idx", fields.get("attn_layer_idx"), right)
+    if fields.get("layer", default="Mamba1") == "Mamba1":
+        return mamba(fields.replaced({"d_state": fields.count("mamba_d_state", default=16)}))
+    dim, inner = fields.count("mamba_d_head", default=64), _inner(fields)
+    heads = fields.divide(fields.called("hidden_size"), inner, dim)
+    known = {"mamba_d_state": 128, "mamba_n_groups": 1}
+    own = fields.replaced(
+        {name: fields.count(name, default=usual) for name, usual in known.items()}
+    )
+    return [_mamba2(own, heads, dim)] * fields.layers
+
+
 def jamba(fields: Fields) -> list[Layer]:
     """Attention where layer % ``attn_layer_period`` == ``attn_layer_offset``, else Mamba 1."""
     period = fields.count("attn_layer_period")

@@ -122,11 +122,22 @@ _DECODER: Names = {
     "decoder_layers": ("decoder_layers", "num_hidden_layers"),
     "decoder_attention_heads": ("decoder_attention_heads", "num_attention_heads"),
 }
+_MODULES: Names = {
+    "num_nextn_predict_layers": ("num_mtp_modules", "num_nextn_predict_layers", "num_mtp_layers")
+}
 OWN_NAMES: Mapping[str, Names] = {
     "falcon": {"num_key_value_heads": ("num_kv_heads", "n_head_kv")},
     "falcon_mamba": {"mamba_inner": ("intermediate_size", "d_inner")},
     "glm4_moe_lite": {"qk_rope_head_dim": ("qk_rope_head_dim", "head_dim")},
+    "afm7": {"hidden_size": ("hidden_dim", "hidden_size")},
+    "lille-130m": {"max_position_embeddings": ("block_size",)},
     "longcat_flash": {"num_hidden_layers": ("num_layers", "num_hidden_layers", "n_layers")},
+    "longcat_flash_ngram": {"num_hidden_layers": ("num_layers", "num_hidden_layers", "n_layers")},
+    "mamba_ssm": {"mamba_inner": ("d_inner",)},
+    "minimax_m2": _MODULES,
+    "minimax_m3": _MODULES,
+    "minimax_m3_vl_text": _MODULES,
+    "openelm": {"num_key_value_heads": ("num_kv_heads",)},
     "mamba": {"mamba_inner": ("intermediate_size", "d_inner")},
     "mamba2": {
         "mamba_n_heads": ("num_heads", "nheads"),

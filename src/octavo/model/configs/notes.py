@@ -62,7 +62,16 @@ _OTHERS = (  # words of what keeps no cache of its own: feed-forwards, positions
         "filter",
         "radius",
     ),
-    *("block_size", "factor", "model_base", "random_blocks", "local_blocks", "dim_ff", "mid_dim"),
+    *(
+        "block_size",
+        "factor",
+        "model_base",
+        "model_dim",
+        "random_blocks",
+        "local_blocks",
+        "dim_ff",
+        "mid_dim",
+    ),
     *("keep_window", "attention_window", "aligner", "resampler", "kpool", "flow_", "latent_dim"),
     *(
         "latent_stats",

@@ -1,9 +1,19 @@
 """Rows of the table of families: decoders with another input, speech, and code beside weights."""
 
-from octavo.model.configs import dense, encdec, hybrid, pruned, sparse, speech, windowed
+from octavo.model.configs import (
+    dense,
+    encdec,
+    hybrid,
+    latent,
+    pruned,
+    remote,
+    sparse,
+    speech,
+    windowed,
+)
 from octavo.model.configs.registry import Family, row
 from octavo.model.configs.rows_attention import ATTENTION
-from octavo.model.configs.rows_states import DEEPSEEK_V3
+from octavo.model.configs.rows_states import DEEPSEEK_V3, MLA
 
 
 # model_type: reader, (layers, width, heads, key/value heads, head dim, longest sequence), others
@@ -107,6 +117,8 @@ _SPEECH: dict[str, Family] = {
     "csm_depth_decoder_model": row(dense.full, (4, 1024, 8, 2, None, 33)),
 }
 
+_NOTHING = (None, None, None, None, None, None)
+_SAID = row(dense.full, _NOTHING)
 REMOTE: dict[str, Family] = {
     # baichuan-inc/Baichuan2 configuration_baichuan.py: two sizes under one name, heads not shared
     "baichuan": row(dense.unshared, (32, 4096, None, None, None, None)),
@@ -128,6 +140,35 @@ REMOTE: dict[str, Family] = {
     # parts of suno/bark's config.json, which transformers knows as parts alone
     "coarse_acoustics": row(dense.unshared, (12, 768, 12, None, None, 1024)),
     "semantic": row(dense.unshared, (12, 768, 12, None, None, 1024)),
+    # inclusionAI's Ling 1, Ling 2 and Ring-linear; Kwai-Klear; Tele-AI; as mlx-lm reads their files
+    "Klear": _SAID,
+    "bailing_moe": _SAID,
+    "bailing_moe_linear": row(remote.grouped_linear, _NOTHING),
+    "bailing_moe_v2": _SAID,
+    "telechat3": _SAID,
+    "minicpm": _SAID,
+    "lille-130m": _SAID,
+    "phi3small": _SAID,
+    "deepseek": row(dense.full, (30, 4096, 32, 32, None, 2048)),
+    "hunyuan": row(remote.shared_across, _NOTHING),
+    "iquestloopcoder": row(remote.looped_window, (None, None, None, None, None, 131072)),
+    "afm7": row(remote.reused_last, _NOTHING),
+    "baichuan_m1": row(remote.convolved_keys, _NOTHING),
+    "openelm": row(remote.heads_by_list, _NOTHING),
+    "plamo": row(remote.shared_heads, _NOTHING),
+    "rwkv7": row(remote.rwkv7, _NOTHING),
+    "youtu_llm": row(latent.latent, (32, 2048, 16, 16, None, 131072), MLA),
+    "longcat_flash_ngram": row(remote.with_last_ids, (None, None, None, None, None, None), MLA),
+    # Qwen/Qwen-7B configuration_qwen.py
+    "qwen": row(dense.unshared_wide, (32, 4096, 32, None, 128, None)),
+    # internlm/internlm-7b configuration_internlm.py
+    "internlm": row(dense.full, (32, 4096, 32, None, None, 2048)),
+    # Qwen/Qwen3-TTS config.json: the talker's part
+    "qwen3_tts_talker": ATTENTION["qwen3"],
+    # state-spaces/mamba-2.8b and mamba2-2.7b config.json, which name no family
+    "mamba_ssm": row(hybrid.mamba_ssm, _NOTHING, {"d_conv": 4, "expand": 2}),
+    # a params.json of Meta's or Mistral's release, which names no family
+    "params": row(remote.plain_or_latent, _NOTHING),
     # XiaomiMiMo/MiMo-7B-Base configuration_mimo.py: Qwen 2 with prediction layers
     "mimo": row(
         windowed.qwen,
