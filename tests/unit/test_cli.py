@@ -607,3 +607,19 @@ def test_progress_elsewhere_is_a_line_a_stage():
     bar.close()
 
     assert "tiny: downloading 2 MB\ntiny: converting\n" == screen.getvalue()
+
+
+def test_an_interrupt_of_the_import_is_one_line():
+    """No traceback while the command line is imported: a line, and the code shells give."""
+    code = (
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'octavo.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from octavo.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (130, "", "octavo: interrupted\n") == (done.returncode, done.stdout, done.stderr)

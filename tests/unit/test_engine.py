@@ -1,6 +1,8 @@
 """The engine on a tiny random model: batching, sharing, ending, refusing, what failures leave."""
 
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -648,3 +650,48 @@ def test_import_is_light():
 
     code = "import sys, octavo.engine; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    ("verb", "stride"), [("schedule", 97), ("_compute", 997), ("_book", 61), ("_finish", 61)]
+)
+def test_after_any_interrupt_a_reset_engine_is_empty_and_right(model, alone, verb, stride):
+    """At many lines of the scheduler, the cache and what is booked."""
+    source = str(Path(octavo.__file__).parent)
+    count, more = 3, True
+    with Engine(model, plan_for(model, pages=12)) as engine:
+        while more:
+            left = [count]
+            requests = [engine.submit(prompt, greedy()) for prompt in PROMPTS]
+
+            def line(frame, event, _arg, left=left):
+                left[0] -= event == "line"
+                if left[0] == 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                return line
+
+            def call(frame, _event, _arg, line=line, left=left):
+                code, back = frame.f_code, frame
+                while back is not None and back.f_code.co_name != verb:
+                    back = back.f_back
+                mine = code.co_filename.startswith(source) and code.co_name != "__del__"
+                return line if mine and back is not None and left[0] > 0 else None
+
+            before = sys.gettrace()
+            try:
+                sys.settrace(call)
+                engine.run()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            more = left[0] <= 0
+            count += stride
+            engine.reset()
+
+            assert all(request.done for request in requests)
+            assert conserved(engine)
+        assert alone == [done.token_ids for done in engine.generate(PROMPTS, greedy())]
+        assert count > 150

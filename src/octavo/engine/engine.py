@@ -23,6 +23,7 @@ from octavo.engine.sampling import Sampler, SamplingParams, sample_rows
 from octavo.errors import (
     CapacityError,
     LengthError,
+    OctavoError,
     PlanError,
     SamplingError,
     StepError,
@@ -103,7 +104,10 @@ class Engine:
             raise UnsupportedModel("tokenizer", f"{tokenizer!r} has no decode(ids)")
         self.cache = Cache(plan, max_sequences=max_sequences, prefix=prefix, erase=erase)
         self._erases = erase
-        self._scheduler = Scheduler[Request](self.cache, max_step_tokens, preemption=preemption)
+        self._schedule = partial(
+            Scheduler[Request], self.cache, max_step_tokens, preemption=preemption
+        )
+        self._scheduler = self._schedule()
         self._runner = Runner(model, plan)
         self._tokenizer = tokenizer
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)
@@ -267,8 +271,7 @@ class Engine:
             while not all(request.done for request in requests):
                 self.step()
         finally:
-            for request in requests:
-                self.cancel(request)
+            self._cancel_all(requests)
         return [request.completion() for request in requests]
 
     def close(self) -> None:
@@ -276,10 +279,39 @@ class Engine:
 
         A closed engine takes no more work; its requests, cache and stats can still be read.
         """
-        for request in [*self._scheduler.waiting, *self._scheduler.running]:
-            self.cancel(request)
+        self._cancel_all([*self._scheduler.waiting, *self._scheduler.running])
         self._runner.close()
         self._closed = True
+
+    def reset(self) -> None:
+        """Cancel everything and forget every page: the way back after an interrupt.
+
+        Whatever a KeyboardInterrupt or MemoryError has left half done, the engine is then empty and
+        takes requests again. Its model, storage and totals stay.
+
+        Raises:
+            StepError: the engine is closed.
+
+        Cost: O(tokens of all requests).
+        """
+        self._require_open()
+        left = {*self._scheduler.waiting, *self._scheduler.running}
+        self.cache.reset(force=True)
+        self._scheduler = self._schedule()
+        for request in left:
+            request.sequence = None
+            if not request.done:
+                request.finish_reason = "cancelled"
+                self._count(finished=1)
+        self._erase()
+
+    def _cancel_all(self, requests: Iterable[Request]) -> None:
+        """Cancel these, or all where an interrupt has left something half done."""
+        try:
+            for request in requests:
+                self.cancel(request)
+        except (OctavoError, ValueError):
+            self.reset()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -330,8 +362,8 @@ class Engine:
     def _abort(self, step: Step) -> None:
         try:
             self.cache.abort(step)
-        except StepError:
-            return  # interrupted after the commit had closed the step
+        except OctavoError:
+            return  # interrupted after the commit had closed the step, or in its middle: see reset
 
     def _book(self, step: Step, wanting: list[Request], found: list[int | Exception]) -> None:
         """Everything that follows from a committed step, before any listener is called.
@@ -352,8 +384,8 @@ class Engine:
             self._finish(request, "cancelled" if request.error else request.finish_reason)
 
     def _finish(self, request: Request, reason: Any) -> None:
-        self._scheduler.remove(request)
         request.finish_reason = reason
+        self._scheduler.remove(request)
         self._count(finished=1)
 
     def _erase(self) -> None:

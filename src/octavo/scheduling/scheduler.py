@@ -232,10 +232,10 @@ class Scheduler(Generic[R]):
             self._admitted.append(request)
         else:
             self.recomputed_tokens -= self.cache.resume(sequence)
-        self.waiting.popleft()
+        self.running[request] = self._behind[request] = sequence
+        self.waiting.popleft()  # not before: a request is always in one of them
         self._batch.add(sequence)
         self._rows.append(request)
-        self.running[request] = self._behind[request] = sequence
         return sequence, sequence.length + 1 if self._preemption else sequence.limit
 
     # -- stepping ------------------------------------------------------------------------------
@@ -272,8 +272,8 @@ class Scheduler(Generic[R]):
         request, sequence = next(reversed(self.running.items()))
         self.recomputed_tokens += sequence.computed
         self.cache.preempt(sequence)
-        self._stop(request)
         self.waiting.appendleft(request)
+        self._stop(request)
         self.full = True
 
     def _stop(self, request: R) -> None:
