@@ -116,7 +116,8 @@ class ModelSpec:
         """Read a Hugging Face ``config.json``.
 
         Args:
-            config: the file, the folder it lies in, or its content.
+            config: the file, the folder it lies in, or its content; a ``params.json`` of Meta's or
+                Mistral's release, or a GGUF file, of which the metadata alone is read.
 
         Raises:
             ConfigError: not readable, not JSON, or a field is missing or wrong.

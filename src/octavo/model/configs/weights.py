@@ -30,6 +30,8 @@ def weights_beside(path: str | PathLike[str]) -> WeightsFound | None:
     """
     from pathlib import Path  # here: the import costs more than the rest of this module
 
+    if Path(path).suffix == ".gguf" and Path(path).is_file():
+        return WeightsFound(Path(path).stat().st_size, Path(path).name)
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     total = _total(folder / _INDEX)
     if total is not None:
