@@ -198,7 +198,7 @@ def test_rows_are_checked(fields):
 def test_buffers_are_told_by_themselves():
     """What rows are computed from is memory of a sequence, and no part of its fixed bytes."""
     layer = (Compressed(4, 8), State((), rows=(16, 8), buffer=(2, 4, 8)))
-    plan = octavo.plan(ModelSpec("c", (layer,), 64), "1MiB")
+    plan = octavo.plan(ModelSpec("c", (layer,), 64), "1MiB", state_dtype="bf16")
 
     assert 16 * 8 * 2 == sizes.fixed_bytes_per_sequence(plan)
     assert 2 * 4 * 8 * 4 == sizes.buffer_bytes(plan) == plan.to_dict()["buffer_bytes_per_sequence"]

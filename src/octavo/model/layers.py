@@ -117,7 +117,8 @@ class State:
         group_channels: channels of one set; 0: heads share none.
         rows: shape of the last rows, in the element type of keys and values, (tokens, elements);
             empty: there are none.
-        buffer: shape of what a row is computed from once it is whole; empty: there is none.
+        buffer: shape of what a row is computed from once it is whole, in fp32; empty: there is
+            none.
     """
 
     recurrent: Shape | int

@@ -225,4 +225,4 @@ def _state(kind: State, elements: Elements) -> Iterator[tuple[str, DType, Shape]
     if kind.rows:
         yield "rows", elements.rows, kind.rows
     if kind.buffer:
-        yield "buffer", elements.recurrent, kind.buffer
+        yield "buffer", _FP32, kind.buffer

@@ -6,7 +6,16 @@ Computes nothing a plan does not know.
 from collections.abc import Sequence
 from math import prod
 
-from octavo.model.layers import Attention, Compressed, Cross, Latent, LayerKind, Shared, State
+from octavo.model.layers import (
+    Attention,
+    Compressed,
+    Cross,
+    Latent,
+    LayerKind,
+    Shape,
+    Shared,
+    State,
+)
 from octavo.planner import sizes
 from octavo.planner.budget import Budget
 from octavo.planner.components import LATENT_TILE
@@ -259,17 +268,15 @@ def _states(plan: PoolPlan) -> str:
     """Layers of one state as one product, and what inputs and drafts add."""
     assert plan.spec is not None
     assert plan.elements is not None
-    counts: dict[State, int] = {}
+    counts: dict[tuple[Shape | int, Shape, Shape], int] = {}
     for _, kind in plan.spec.kinds():
         if isinstance(kind, State):
-            counts[kind] = counts.get(kind, 0) + 1
+            fixed = (kind.recurrent, kind.conv, kind.rows)
+            counts[fixed] = counts.get(fixed, 0) + 1
     listed, known = [], 0
-    for kind, count in counts.items():
-        parts = [
-            (kind.recurrent, plan.elements.recurrent),
-            (kind.conv, plan.elements.conv),
-            (kind.rows, plan.elements.rows),
-        ]
+    types = (plan.elements.recurrent, plan.elements.conv, plan.elements.rows)
+    for fixed, count in counts.items():
+        parts = zip(fixed, types, strict=True)
         shapes = [
             (shape if isinstance(shape, tuple) else (shape,), dtype)
             for shape, dtype in parts
