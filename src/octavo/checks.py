@@ -142,6 +142,21 @@ def check_choice(name: str, value: object, known: Collection[str]) -> str:
     return value
 
 
+def check_mapping(name: str, value: object) -> Mapping[Any, Any]:
+    """``value`` as a dict of what it maps; what is no mapping is refused. O(entries).
+
+    Raises:
+        PlanError: it is none, or fails to say what it maps.
+    """
+    right = "it must be a dict or another mapping, from the names of groups"
+    if not isinstance(value, Mapping):
+        raise PlanError(name, value, right)
+    try:
+        return dict(value)
+    except Exception as error:
+        raise PlanError(name, value, right) from error
+
+
 def check_apart(name: str, numbers: NDArray[np.integer[Any]]) -> None:
     """Refuse places of which one stands twice: of two things put there one would be lost.
 

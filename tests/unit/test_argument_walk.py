@@ -1,7 +1,8 @@
 """Every argument of the public callables, given what people pass by mistake.
 
 Each is taken for what it means, or refused by an error of octavo that names the argument and
-changes nothing. What is passed is in wrong_values.py, what is called in walk_calls.py.
+changes nothing. What is passed is in wrong_values.py, what is called in walk_calls.py and
+walk_packages.py.
 """
 
 import inspect
@@ -9,24 +10,27 @@ import re
 
 import pytest
 import walk_calls
+import walk_packages
 from wrong_values import wrong_values
 
 from octavo.errors import OctavoError
 from octavo.testing import freeze
 
+WALKS = [(walk, name) for walk in (walk_calls, walk_packages) for name in walk.CALLS]
 
-@pytest.mark.parametrize("name", walk_calls.CALLS)
-def test_arguments_are_taken_or_refused_by_name(name):
+
+@pytest.mark.parametrize(("walk", "name"), WALKS, ids=[name for _, name in WALKS])
+def test_arguments_are_taken_or_refused_by_name(walk, name):
     """No error of Python's or NumPy's gets out of a call, and none leaves anything changed."""
-    build = walk_calls.CALLS[name]
-    _, right = build(walk_calls.Scene())
+    build = walk.CALLS[name]
+    _, right = build(walk.Scene())
     wrong = []
     for argument in right:
         said = re.compile(rf"\b({argument}|{walk_calls.WORDS.get(argument, argument)})")
         scene = None
         for kind, value in wrong_values():
             if scene is None:  # the first call, or the last one did what it does
-                scene = walk_calls.Scene()
+                scene = walk.Scene()
                 before = freeze(scene.cache)
                 call, arguments = build(scene)
             try:
@@ -43,12 +47,12 @@ def test_arguments_are_taken_or_refused_by_name(name):
     assert [] == wrong
 
 
-@pytest.mark.parametrize("name", walk_calls.CALLS)
-def test_right_calls_are_right(name):
+@pytest.mark.parametrize(("walk", "name"), WALKS, ids=[name for _, name in WALKS])
+def test_right_calls_are_right(walk, name):
     """What the walk changes one argument of is a call that works, with all its arguments."""
-    call, right = walk_calls.CALLS[name](walk_calls.Scene())
+    call, right = walk.CALLS[name](walk.Scene())
     call(**right)
     parameters = inspect.signature(call).parameters.values()
     named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
-    assert named <= set(right)
+    assert named <= set(right) | {"self"}

@@ -9,7 +9,7 @@ import torch
 
 from octavo import Cache, CapacityError, NeverFits, OutOfPages, Plan
 from octavo.engine import Engine, SamplingParams
-from octavo.errors import LengthError
+from octavo.errors import IdentityError, LengthError
 from octavo.scheduling import Scheduler
 from octavo.simulation import Setting, TimeModel, Trace, TraceRequest, serve
 
@@ -221,7 +221,7 @@ def test_what_can_never_run_is_refused_when_it_is_added():
         sequence: None = None
 
     scheduler = Scheduler(Cache(Plan.from_pages(9, PAGE), max_length=30), 16)
-    with pytest.raises(TypeError, match="eq=False"):
+    with pytest.raises(IdentityError, match="eq=False"):
         scheduler.add(Equal([1], 2))
     with pytest.raises(LengthError, match=r"len\(request.prompt\) is 0"):
         scheduler.add(Prompt(0, 4))

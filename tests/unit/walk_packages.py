@@ -1,19 +1,21 @@
 """Right calls of what stands around a cache, with all their arguments by name."""
 
+from functools import partial
+
 import numpy as np
 import torch
 
 import octavo
 from octavo import Attention, Cache, ModelSpec, Plan, index
 from octavo.model import dtypes, lifetimes
-from octavo.planner import geometry, pools, sizes
+from octavo.planner import pools
 from octavo.scheduling import Scheduler
 from octavo.storage import HostMirror, Storage, copy_pages
 from octavo.testing import unowned_slots
 
 SPEC = ModelSpec("two", (Attention(2, 16, 16), Attention(2, 16, 16, window=32)) * 2, max_length=256)
 PLAN = octavo.plan(SPEC, "1MiB", dtype="fp32", page_size=16)
-FORMATS = ("vllm", "flash", "flashinfer", "onnxruntime", "tensorrt", "cascade", "dense")
+FORMATS = ("vllm",)
 OPTIONS = {
     "rows": None,
     "kernel": None,
@@ -33,7 +35,7 @@ class Request:
         self.prompt, self.limit, self.sequence = prompt, limit, None
 
 
-class Case:
+class Scene:
     """A cache with an open step, and the storage of its pages."""
 
     def __init__(self):
@@ -48,16 +50,10 @@ def _fixed(call, **arguments):
     return lambda case: (call, dict(arguments))
 
 
-def _plan(**arguments):
-    return lambda case: (octavo.plan, {"spec": SPEC, "memory": "1MiB", **arguments})
-
-
 def _emits(name):
     def build(case):
         emit = getattr(index, name)
         options = dict(OPTIONS)
-        if name == "tensorrt":
-            options |= {"layers": 1, "kv_factor": 2}
         return emit, {"step": case.step, "group": "full", "plan": PLAN, "out": None, **options}
 
     return build
@@ -86,17 +82,32 @@ CALLS = {
         sink_tokens=0,
         sink_logits=False,
         chunk=None,
+        indexer=0,
     ),
     "Latent": _fixed(octavo.Latent, rank=4, rope=2, indexer=0),
-    "State": _fixed(octavo.State, recurrent=(2, 3), conv=(4, 3)),
+    "State": _fixed(
+        octavo.State, recurrent=(2, 3), conv=(4, 3), groups=0, group_channels=0, rows=(), buffer=()
+    ),
     "Cross": _fixed(octavo.Cross, kv_heads=1, k_dim=2, v_dim=2, length=9),
     "Shared": _fixed(octavo.Shared, layer=0, kind=None),
     "ModelSpec": _fixed(
-        ModelSpec, name="m", layers=(Attention(1, 2, 2),), max_length=9, mtp=(), depth=None
+        ModelSpec,
+        name="m",
+        layers=(Attention(1, 2, 2),),
+        max_length=9,
+        mtp=(),
+        depth=None,
+        notes=(),
     ),
     "ModelSpec.with_mtp": _fixed(SPEC.with_mtp, count=0),
     "ModelSpec.from_config": _fixed(
-        ModelSpec.from_config, config={"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
+        ModelSpec.from_config,
+        config={
+            "model_type": "llama",
+            "num_hidden_layers": 2,
+            "hidden_size": 64,
+            "num_attention_heads": 2,
+        },
     ),
     "dtype": _fixed(dtypes.dtype, name="bf16"),
     "lifetime_of": _fixed(lifetimes.lifetime_of, kind=Attention(1, 2, 2)),
@@ -111,54 +122,11 @@ CALLS = {
         parts={"s": 2},
         page_bytes={"full": 8},
     ),
-    "Plan.pages": _fixed(PLAN.pages, length=9),
+    "pools.pages": _fixed(partial(pools.pages, PLAN), length=9),
     "Plan.ids": _fixed(PLAN.ids, group="full"),
     "Plan.max_sequences": _fixed(PLAN.max_sequences, length=9),
-    "Plan.max_length_for": _fixed(PLAN.max_length_for, sequences=2, in_flight=False),
-    "plan": _plan(
-        page_size=16,
-        dtype="bf16",
-        scales=None,
-        state_dtype="fp32",
-        conv_dtype=None,
-        max_length=64,
-        sequences=1,
-        order="token",
-        layout=None,
-        draft=None,
-        kernel=None,
-        max_step_tokens=64,
-        tp=1,
-        pp=1,
-        utilization=1,
-        weights=0,
-        activations=0,
-        other=0,
-    ),
-    "memory_for": _fixed(octavo.memory_for, spec=SPEC, sequences=2, length=64),
-    "pools.parents": _fixed(pools.parents, plan=PLAN, sequences=1, length=9, in_flight=False),
-    "pools.longest_of": _fixed(pools.longest_of, plan=PLAN, sequences=1, in_flight=False),
-    "sizes.sequence_bytes": _fixed(sizes.sequence_bytes, plan=PLAN, length=9),
-    "sizes.saved_states": _fixed(sizes.saved_states, plan=PLAN, length=9, interval=4),
-    "geometry.fit_geometry": _fixed(
-        geometry.fit_geometry,
-        rows=[geometry.Row("f", 0, (geometry.Part("kv", 64),))],
-        page_size=16,
-        alignment=4,
-    ),
-    "geometry.plan_components": _fixed(
-        geometry.plan_components,
-        rows=[geometry.Row("f", 0, (geometry.Part("kv", 64),))],
-        page_size=16,
-        budget=100_000,
-        reserved=0,
-    ),
-    "geometry.plan_slab": _fixed(
-        geometry.plan_slab,
-        rows=[geometry.Row("f", 0, (geometry.Part("kv", 64),))],
-        page_size=16,
-        budget=100_000,
-        reserved=0,
+    "pools.max_length_for": _fixed(
+        partial(pools.max_length_for, PLAN), sequences=2, in_flight=False
     ),
     **{f"index.{name}": _emits(name) for name in FORMATS},
     "index.flex": lambda c: (
@@ -172,17 +140,6 @@ CALLS = {
             "causal": True,
         },
     ),
-    "index.Emitter": _fixed(
-        index.Emitter,
-        emit=index.vllm,
-        plan=PLAN,
-        group="full",
-        out=None,
-        layers=None,
-        kv_factor=None,
-        **OPTIONS,
-    ),
-    "index.Emitter()": lambda c: (index.Emitter(index.vllm, PLAN), {"step": c.step}),
     "index.LatentGeometry": _fixed(
         index.LatentGeometry,
         latent=80,

@@ -8,7 +8,7 @@ import numpy as np
 from octavo.cache.arguments import read_prompt
 from octavo.cache.cache import Cache
 from octavo.cache.prompt import Prompt
-from octavo.errors import UnknownGroup
+from octavo.errors import PlanError, UnknownGroup
 
 
 def group_number(cache: Cache, name: str | None) -> int:
@@ -17,6 +17,8 @@ def group_number(cache: Cache, name: str | None) -> int:
     Raises:
         UnknownGroup: no such group.
     """
+    if not isinstance(cache, Cache):
+        raise PlanError("cache", cache, "it must be an octavo.Cache")
     names = list(cache.plan.groups)
     if name is None:
         kept = [group.number for group in cache._core.groups if group.keeps_tokens]

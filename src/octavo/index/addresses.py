@@ -7,7 +7,7 @@ import numpy as np
 
 from octavo.arrays import NDArray
 from octavo.cache.step import GroupView, Ints, Step
-from octavo.checks import check_int
+from octavo.checks import check_choice, check_int
 from octavo.core.arena import view as numbers
 from octavo.core.emit import Source, Table, Target
 from octavo.errors import CapacityError, LengthError, PlanError, uncopied
@@ -54,8 +54,7 @@ class Addresses:
         size, page = plan.page_size, kernel_page_of(plan.page_size, kernel_page)
         for kernel in kernels:
             _check_kernel(kernel, page, "page_size" if kernel_page is None else "kernel_page")
-        if form not in ("absolute", "compact"):
-            raise PlanError("form", form, "it must be 'absolute' or 'compact'")
+        check_choice("form", form, ("absolute", "compact"))
         self.lifetime, self.page, ids = plan.groups[self._name].lifetime, page, plan.ids(self._name)
         lead = -(-self.lifetime.sinks // size)
         self.pages, self.sinks = ids * (size // page), lead * size

@@ -6,11 +6,11 @@ import numpy as np
 
 from octavo.arrays import NDArray
 from octavo.cache.step import Ints, Step
-from octavo.checks import check_int
+from octavo.checks import check_flag, check_int
 from octavo.core.emit import Slots
 from octavo.errors import LengthError, PlanError
 from octavo.index.addresses import Addresses
-from octavo.index.arguments import check_plan
+from octavo.index.arguments import MOST, check_plan
 from octavo.planner.plan import Plan
 
 Int64s = NDArray[np.int64]
@@ -142,7 +142,8 @@ def flex(
     Cost: O(rows x columns + pages + tokens + blocks listed).
     """
     check_plan(plan, group)
-    check_int("query_block", query_block, 1)
+    query_block = check_int("query_block", query_block, 1, MOST)
+    causal = check_flag("causal", causal)
     kv_block = _kv_block(plan.page_size, kv_block)
     found = Addresses(step, plan, group, (), min(kv_block, plan.page_size))
     positions = step.positions.astype(np.int64)
@@ -165,7 +166,7 @@ def flex(
 
 
 def _kv_block(page_size: int, wanted: int | None) -> int:
-    size = page_size if wanted is None else check_int("kv_block", wanted, 1)
+    size = page_size if wanted is None else check_int("kv_block", wanted, 1, MOST)
     if size % page_size and page_size % size:
         right = f"a divisor or a multiple of the page size, {page_size}"
         raise PlanError("kv_block", size, right)

@@ -133,7 +133,10 @@ class State:
         if not isinstance(recurrent, tuple):
             object.__setattr__(self, "recurrent", (check_int("recurrent", recurrent, 1),))
         for name in ("recurrent", "conv", "rows", "buffer"):
-            for size in getattr(self, name):
+            shape = getattr(self, name)
+            if not isinstance(shape, tuple):
+                raise ConfigError(name, shape, "it must be a tuple of sizes")
+            for size in shape:
                 check_int(name, size, 1)
         if not (self.recurrent or self.conv or self.rows or self.buffer):
             raise ConfigError("recurrent", self.recurrent, "a state has at least one tensor")

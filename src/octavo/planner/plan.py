@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from octavo.checks import check_int
+from octavo.checks import check_int, check_mapping
 from octavo.errors import PlanError
 from octavo.model.layers import Attention, LayerKind, State
 from octavo.model.lifetimes import lifetime_of
@@ -64,8 +64,13 @@ class Plan(PoolPlan):
         """
         page_size = check_int("page_size", page_size, 1)
         num_pages = check_int("num_pages", num_pages, 2, MAX_PAGES, "page 0 is the null page")
-        kinds = {"full": Attention(1, 1, 1)} if groups is None else groups
-        per_parent, cut, sized = pages_per_parent or {}, parts or {}, page_bytes or {}
+        kinds = {"full": Attention(1, 1, 1)}
+        if groups is not None:
+            kinds = dict(check_mapping("groups", groups))
+        given = {"pages_per_parent": pages_per_parent, "parts": parts, "page_bytes": page_bytes}
+        per_parent, cut, sized = (
+            {} if value is None else check_mapping(name, value) for name, value in given.items()
+        )
         _check_groups(kinds, cut, [*per_parent, *cut, *sized])
         plans = {
             name: GroupPlan(
@@ -177,6 +182,9 @@ def _check_groups(kinds: Mapping[str, LayerKind], cut: Mapping[str, int], named:
     """Refuse groups of no known kind, parts of what is no state, and sizes of unknown groups."""
     if not kinds:
         raise PlanError("groups", kinds, "a plan has at least one group")
+    for name in kinds:
+        if not isinstance(name, str) or not name:
+            raise PlanError("groups", name, "the name of a group must be text")
     for name in named:
         if name not in kinds:
             raise PlanError("group", name, f"the plan's groups are {', '.join(kinds)}")

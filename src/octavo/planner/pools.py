@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from octavo.checks import check_int
-from octavo.errors import PlanError
+from octavo.checks import check_flag, check_int
+from octavo.errors import PlanError, UnknownGroup
 from octavo.model.dtypes import DType
 from octavo.model.lifetimes import FULL, Lifetime
 from octavo.model.spec import ModelSpec
@@ -180,7 +180,13 @@ class PoolPlan:
         return sum(group.page_bytes for group in self.groups.values())
 
     def ids(self, group: str) -> int:
-        """Page ids of ``group``, the null page included. O(1)."""
+        """Page ids of ``group``, the null page included. O(1).
+
+        Raises:
+            UnknownGroup: the plan has no group of that name.
+        """
+        if not isinstance(group, str) or group not in self.groups:
+            raise UnknownGroup(group, list(self.groups))
         return 1 + self.usable_pages * self.groups[group].pages_per_parent
 
 
@@ -199,7 +205,7 @@ def pages(plan: PoolPlan, length: int) -> int:
 
     Windows count as they are when it runs token by token; unknown cross inputs are left out.
     """
-    return parents(plan, 1, length)
+    return parents(plan, 1, check_int("length", length, 0))
 
 
 def parents(plan: PoolPlan, sequences: int, length: int, *, in_flight: bool = False) -> int:
@@ -248,7 +254,8 @@ def max_sequences(plan: PoolPlan, length: int) -> "Fraction":
     """
     from fractions import Fraction  # here: it costs a tenth of importing octavo
 
-    steady = list(_group_pages(plan, 1, check_int("length", length, 1)))
+    length = check_int("length", length, 1)
+    steady = list(_group_pages(plan, 1, length))
     share = sum((Fraction(pages, each) for pages, each in steady), Fraction(0))
     if not share:
         raise PlanError("groups", list(plan.groups), "an input's length must be known")
@@ -300,7 +307,7 @@ def max_length_for(plan: PoolPlan, sequences: int, *, in_flight: bool = False) -
         LengthError: ``sequences`` is less than 1.
     """
     sequences = check_int("sequences", sequences, 1)
-    length = longest_of(plan, sequences, in_flight=in_flight)
+    length = longest_of(plan, sequences, in_flight=check_flag("in_flight", in_flight))
     return length if plan.max_length is None else min(length, plan.max_length)
 
 

@@ -11,7 +11,7 @@ aborts them, and removes what has ended.
 """
 
 from collections import deque
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,16 @@ from octavo.cache.cache import Cache
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.checks import Tokens, check_int
-from octavo.errors import CapacityError, NeverFits, OutOfPages, uncopied
+from octavo.checks import Tokens, check_flag, check_int, has_entries
+from octavo.errors import (
+    CapacityError,
+    IdentityError,
+    LengthError,
+    NeverFits,
+    OutOfPages,
+    PlanError,
+    uncopied,
+)
 from octavo.planner import pools
 
 
@@ -49,6 +57,29 @@ class Schedulable(Protocol):
 
 
 R = TypeVar("R", bound=Schedulable)
+
+
+def _sizes(request: Schedulable) -> tuple[int, int]:
+    """Tokens of a request's prompt, and its limit, checked. O(1)."""
+    try:
+        hash(request)
+    except Exception as error:
+        right = "it must be hashable, as a dataclass with eq=False is"
+        raise IdentityError("request", request, right) from error
+    for name in ("prompt", "limit"):
+        if not hasattr(request, name):
+            raise IdentityError("request", request, "it must have a prompt and a limit")
+    prompt: Any = request.prompt
+    try:
+        listed = isinstance(prompt, Prompt) or has_entries(prompt)
+        length = len(request.prompt) if listed else None
+    except Exception:  # noqa: BLE001, whatever a stranger's object raises
+        length = None
+    if length is None:
+        right = "it must be a list or array of token ids"
+        raise LengthError("request.prompt", prompt, None, None, right)
+    check_int("len(request.prompt)", length, 1)
+    return length, check_int("request.limit", request.limit, length)
 
 
 class Turn(NamedTuple, Generic[R]):
@@ -89,7 +120,9 @@ class Scheduler(Generic[R]):
     __reduce__ = uncopied("it hands out the steps of one cache; make another for another")
 
     def __init__(self, cache: Cache, max_step_tokens: int, *, preemption: bool = True) -> None:
-        self.cache, self._preemption = cache, preemption
+        if not isinstance(cache, Cache):
+            raise PlanError("cache", cache, "it must be an octavo.Cache")
+        self.cache, self._preemption = cache, check_flag("preemption", preemption)
         self._most = check_int("max_step_tokens", max_step_tokens, 1)
         self.waiting = deque[R]()
         self.running = dict[R, Sequence]()
@@ -112,18 +145,12 @@ class Scheduler(Generic[R]):
         """Queue a request. O(groups).
 
         Raises:
-            TypeError: it cannot be hashed.
-            LengthError: its prompt is empty, or its limit is below the prompt.
+            IdentityError: it cannot be hashed, or lacks a prompt or a limit.
+            LengthError: its prompt is empty or no list, or its limit is below the prompt.
             CapacityError: its limit is beyond the cache's ``max_length``.
             NeverFits: its limit needs more pages than the pool has.
         """
-        try:
-            hash(request)
-        except TypeError as error:
-            right = "a request must be hashable, as a dataclass with eq=False is"
-            raise TypeError(f"request {request!r} is not: {right}") from error
-        check_int("len(request.prompt)", len(request.prompt), 1)
-        limit = check_int("request.limit", request.limit, len(request.prompt))
+        _, limit = _sizes(request)
         plan, most = self.cache.plan, self.cache.max_length
         if (need := pools.pages(plan, limit)) > plan.usable_pages:
             short = dict.fromkeys(plan.groups, need - plan.usable_pages)

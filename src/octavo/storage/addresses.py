@@ -54,7 +54,7 @@ class DeviceIndex:
             UnknownGroup: there is none.
         """
         name = self._default if name is None else name
-        if name not in self._plan.groups:
+        if not isinstance(name, str) or name not in self._plan.groups:
             raise UnknownGroup(name, list(self._plan.groups))
         return self._plan.groups[name]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from octavo.arrays import NDArray
 from octavo.cache.step import Copies
-from octavo.checks import check_apart, check_int
+from octavo.checks import check_apart, check_int, check_mapping, entries_of
 from octavo.errors import LengthError, PlanError, UnknownGroup
 
 Arrays = Mapping[str, Iterable[Any]]
@@ -38,11 +38,16 @@ def copy_pages(
 
     Cost: O(bytes copied), held twice while it runs.
     """
-    fresh = {} if fresh is None else fresh
+    copies, arrays = check_mapping("copies", copies), check_mapping("arrays", arrays)
+    fresh = {} if fresh is None else check_mapping("fresh", fresh)
     held = {group: _of(arrays, group) for group in {**copies, **fresh}}
     targets: dict[str, NDArray[np.int64]] = {}
     writers: dict[int, list[str]] = {}  # by array, the groups that have it
     for group, pages in copies.items():
+        if not isinstance(pages, Copies):
+            raise PlanError(
+                f"copies of {group}", pages, "it must be Copies, of which page to which"
+            )
         source = _numbers(f"source of {group}", pages.source, 0, held[group])
         target = _numbers(f"target of {group}", pages.target, 1, held[group])
         check_int(f"targets of {group}", target.size, source.size, source.size, "one a source")
@@ -95,14 +100,18 @@ def clear_pages(array: Any, pages: Any) -> None:
 
 
 def _of(arrays: Arrays, group: str) -> list[Any]:
-    if group not in arrays:
+    if not isinstance(group, str) or group not in arrays:
         raise UnknownGroup(group, list(arrays))
-    return list(arrays[group])
+    right = "it must be a list of arrays"
+    return entries_of(arrays[group], lambda: PlanError(f"arrays of {group}", arrays[group], right))
 
 
 def _numbers(name: str, pages: Any, low: int, arrays: list[Any]) -> NDArray[np.int64]:
     """Page numbers that all these arrays have, as NumPy's; of none, any."""
-    found = np.asarray(pages.tolist() if hasattr(pages, "tolist") else pages)
+    try:
+        found = np.asarray(pages.tolist() if hasattr(pages, "tolist") else pages)
+    except Exception as error:
+        raise PlanError(name, pages, "pages are one axis of ints") from error
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise PlanError(name, pages, "pages are one axis of ints")
     high = min(map(len, arrays), default=2**63) - 1

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from octavo.arrays import NDArray
-from octavo.checks import check_int, check_positive
+from octavo.checks import check_choice, check_int, check_positive
 from octavo.errors import LengthError, PlanError, uncopied
 from octavo.planner.plan import Plan
 from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
@@ -303,17 +303,23 @@ class LayerStore:
     # ------------------------------------------------------------------------------------------
 
     def _field(self, layer: int, component: str, group: str | None) -> ComponentField:
+        layer = check_int("layer", layer, 0)
+        check_choice("component", component, sorted({name for _, _, name in self.fields}))
+        wanted = None if group is None else self.addresses.group(group).name
         for (at, owner, name), field in self.fields.items():
-            if (at, name) == (layer, component) and group in (None, owner):
+            if (at, name) == (layer, component) and wanted in (None, owner):
                 return field
-        raise LengthError("layer", layer, None, None, f"it has no {component} in the plan")
+        where = "" if wanted is None else f"group {wanted} of "
+        raise LengthError("layer", layer, None, None, f"it has no {component} in {where}the plan")
 
     def _place(self, layer: int, group: str | None) -> tuple[int, str]:
-        check_int("layer", layer, 0, self._last, "of the plan")
-        place = layer, self._own.get(layer, "") if group is None else group
-        if place not in self._keyvalues:
-            raise LengthError("layer", layer, None, None, "it keeps no keys and values in the plan")
-        return place
+        layer = check_int("layer", layer, 0, self._last, "of the plan")
+        own = self._own.get(layer, "") if group is None else self.addresses.group(group).name
+        if (layer, own) not in self._keyvalues:
+            where = "the plan" if group is None else f"group {own} of the plan"
+            right = f"it keeps no keys and values in {where}"
+            raise LengthError("layer", layer, None, None, right)
+        return layer, own
 
     def _attention(self, layer: int, group: str | None) -> KeyValues:
         return self._keyvalues[self._place(layer, group)]

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from octavo.arrays import NDArray
-from octavo.checks import check_apart, check_int
+from octavo.checks import as_reals, check_apart, check_int, check_mapping
 from octavo.errors import LengthError, PlanError, StepError, UnknownGroup, uncopied
-from octavo.storage.addresses import Ints
+from octavo.storage.addresses import Ints, PageIndex
 from octavo.storage.store import Storage
 
 
@@ -30,7 +30,10 @@ class HostMirror:
     __reduce__ = uncopied("it is one place for pages of one storage; make another")
 
     def __init__(self, storage: Storage, places: Mapping[str, int]) -> None:
+        if not isinstance(storage, Storage):
+            raise PlanError("storage", storage, "it must be a Storage")
         self.storage, self.pinned = storage, torch.cuda.is_available()
+        places = check_mapping("places", places)
         sizes = {group: storage.page_bytes(group) for group in places}
         counts = {group: check_int("places", count, 1) for group, count in places.items()}
         self._memory = {
@@ -61,9 +64,10 @@ class HostMirror:
 
         Cost: O(bytes).
         """
-        targets = self._places(group, places, len(pages))
+        index = self._pages(group, pages)
+        targets = self._places(group, places, len(index.pages))
         check_apart(f"place of {group}", targets)
-        content = self.storage.read_pages(group, pages)
+        content = self.storage.read_pages(group, index)
         for place, page in zip(targets.tolist(), content, strict=True):
             self._memory[group][place].copy_(page, non_blocking=True)
         self._used[group][targets] = True
@@ -83,7 +87,7 @@ class HostMirror:
 
         Cost: O(bytes).
         """
-        sources = self._places(group, places, len(pages))
+        sources = self._places(group, places, len(self._pages(group, pages).pages))
         for place in sources[~self._used[group][sources]]:
             raise StepError(f"place {place} of group {group} holds no page")
         memory = self._memory[group]
@@ -94,10 +98,15 @@ class HostMirror:
             row.copy_(memory[place], non_blocking=True)
         self.storage.write_pages(group, pages, content)
 
-    def _places(self, group: str, places: Ints, count: int) -> NDArray[np.int64]:
-        if group not in self._memory:
+    def _pages(self, group: str, pages: Ints) -> PageIndex:
+        if not isinstance(group, str) or group not in self._memory:
             raise UnknownGroup(group, list(self._memory))
-        found = np.asarray(places)
+        index = self.storage.page_index(pages, group)
+        check_int("axes of pages", index.pages.ndim, 1, 1)
+        return index
+
+    def _places(self, group: str, places: Ints, count: int) -> NDArray[np.int64]:
+        found = as_reals("places", places)
         if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
             raise PlanError("places", places, "they must be one axis of ints")
         check_int("number of places", len(found), count, count, "as many as pages")

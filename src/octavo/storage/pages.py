@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from octavo.cache.step import Copies
-from octavo.errors import LengthError, PlanError, uncopied
+from octavo.checks import check_mapping
+from octavo.errors import LengthError, PlanError, quote, uncopied
 from octavo.planner.plan import Plan
 from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
 from octavo.storage.copies import move_pages, put_pages, take_pages
@@ -59,6 +60,11 @@ class PageBytes:
     def apply(self, copies: Mapping[str, Copies], fresh: Mapping[str, Ints]) -> None:
         """See `Storage.apply`."""
         addresses = self._addresses
+        copies, fresh = check_mapping("copies", copies), check_mapping("fresh", fresh)
+        for name, each in copies.items():
+            if not isinstance(each, Copies):
+                right = "it must be Copies, of which page to which"
+                raise PlanError(f"copies[{quote(name)}]", each, right)
         targets = addresses.all_written({group: each.target for group, each in copies.items()})
         checked = {
             index.group: self._checked(each, index)
@@ -68,7 +74,7 @@ class PageBytes:
 
     def zero(self, pages: Mapping[str, Ints]) -> None:
         """See `Storage.zero`."""
-        self.apply({}, pages)
+        self.apply({}, check_mapping("pages", pages))
 
     def read(self, index: PageIndex) -> torch.Tensor:
         """See `Storage.read_pages`."""

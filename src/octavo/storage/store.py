@@ -17,6 +17,17 @@ from octavo.storage.layers import LayerStore
 from octavo.storage.pages import PageBytes, check_content
 
 
+def _device(given: object) -> torch.device:
+    """A device by its name."""
+    right = "it must be a torch.device or the name of one"
+    if not isinstance(given, (str, torch.device)):
+        raise PlanError("device", given, right)
+    try:
+        return torch.device(given)
+    except RuntimeError as error:
+        raise PlanError("device", given, right) from error
+
+
 class Storage(LayerStore):
     """What every page of a plan holds, zeroed; and the verbs that put it there and take it out.
 
@@ -35,13 +46,13 @@ class Storage(LayerStore):
         draft: the same verbs for the layers of the plan's draft model.
 
     Raises:
-        PlanError: the plan has page numbers only and no bytes.
+        PlanError: the plan has page numbers only and no bytes, or there is no such device.
     """
 
     def __init__(self, plan: Plan, device: torch.device | str = "cpu") -> None:
         if not isinstance(plan, Plan) or plan.elements is None or not plan.tensors:
             raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
-        self.arena = zeros(sizes.arena_bytes(plan), torch.device(device))
+        self.arena = zeros(sizes.arena_bytes(plan), _device(device))
         self._dtype: torch.dtype = getattr(torch, plan.elements.kv.torch_name)
         addresses = DeviceIndex(plan, self.arena.device)
         super().__init__(plan, addresses, self.arena, draft=False)
