@@ -19,6 +19,7 @@ from octavo.testing import freeze
 WALKS = [(walk, name) for walk in (walk_calls, walk_packages) for name in walk.CALLS]
 
 
+@pytest.mark.filterwarnings("ignore:Plan.* is now:DeprecationWarning")  # it is asked for a dtype
 @pytest.mark.parametrize(("walk", "name"), WALKS, ids=[name for _, name in WALKS])
 def test_arguments_are_taken_or_refused_by_name(walk, name):
     """No error of Python's or NumPy's gets out of a call, and none leaves anything changed."""

@@ -25,7 +25,7 @@ from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.families import FAMILIES
 from octavo.integrations.onnx.rotary import Rotary
 from octavo.model.configs.fields import Fields
-from octavo.model.lifetimes import Chunked, Lifetime, Window
+from octavo.model.lifetimes import Chunked, Lifetime, Rows, Window
 from octavo.planner.pools import GroupPlan, PoolPlan
 from octavo.scheduling import Scheduler
 from octavo.simulation import routers, settings
@@ -40,6 +40,7 @@ from octavo.testing.conformance.kernel import Kernel
 from octavo.testing.drawing import Chance
 
 NOT_HERE = {
+    "arrays.NDArray": "a name for checkers of types",
     # those of other libraries that octavo only fills in
     "checkpoints.loading.LoadedModel": "it has a model of transformers",
     "checkpoints.text.Detokenizer": "it has a tokenizer of transformers",
@@ -116,7 +117,13 @@ def _values():
     yield from (Attention(1, 2, 3), Latent(64, 16), State((2, 3)), octavo.Cross(1, 2, 2), Shared(0))
     yield from (Salt("a"), octavo.Adapter("a", 1), octavo.Media(b"x", 0, 3), CrossInput("d", 9))
     yield octavo.Prompt([1, 2, 3], Salt("a"), ("d", 9))
-    yield from (Identity((Salt("a"),)), Lifetime(), Window(window=4), Chunked(chunk=4))
+    yield from (
+        Identity((Salt("a"),)),
+        Lifetime(),
+        Window(window=4),
+        Chunked(chunk=4),
+        Rows(every=4),
+    )
     yield from (GroupPlan("full"), PoolPlan(4, 9, plan.groups))
     yield from (cache.peek([1, 2]), cache.explain_match([1, 2]), cache.fits([([1], 4)]))
     yield from (cache.stats(), octavo.Committed(1, (), 0), step.group(), step.delta, step.copies)

@@ -84,7 +84,7 @@ CALLS = {
         chunk=None,
         indexer=0,
     ),
-    "Latent": _fixed(octavo.Latent, rank=4, rope=2, indexer=0),
+    "Latent": _fixed(octavo.Latent, rank=4, rope=2, indexer=0, window=None),
     "State": _fixed(
         octavo.State, recurrent=(2, 3), conv=(4, 3), groups=0, group_channels=0, rows=(), buffer=()
     ),
