@@ -215,3 +215,22 @@ def test_deltas_make_the_tables():
                 assert mirror.get((name, row, column), 0) == table[row, column]
         cache.commit(step, [turn] * len(batch))
     assert not step.delta or sum(delta.rows.size for delta in step.delta.values()) < 40
+
+
+def test_a_pin_of_whole_chunks_keeps_the_prefix():
+    """No page is needed at a chunk's end; the prefix stays known whatever comes."""
+    cache = Cache(Plan.from_pages(12, 4, {"chunk": Attention(1, 1, 1, chunk=8)}))
+    row = cache.admit(list(range(17)))
+    cache.commit(cache.extend(row, 17))
+    cache.release(row)
+    pin = cache.pin(list(range(17)))
+    for number in range(1, 9):
+        other = cache.admit([100 * number + at for at in range(17)])
+        cache.commit(cache.extend(other, 17))
+        cache.release(other)
+        cache.check()
+
+    assert (16, 16) == (pin.tokens, cache.peek(list(range(17))).tokens)
+    pin.release()
+    cache.check()
+    assert 0 == cache.peek(list(range(17))).tokens

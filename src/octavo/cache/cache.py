@@ -490,18 +490,21 @@ class Cache:
         pages = self._prefixes.pages(hit, given.identity)
         if self._capacity.is_short([0] * len(pages), pages):
             raise out_of_pages(core, 0)
+        node = int(core.path[hit.boundary - 1]) if hit.boundary else 0
+        core.index.users[node] += 1
         for number, held in enumerate(pages):
             for page in held:
                 core.pool.retain(number, page)
         arrays = [np.array(held, np.int32) for held in pages]
-        pin = Pin(self, hit.boundary * core.size, arrays)
+        pin = Pin(self, hit.boundary * core.size, arrays, node)
         self._pins.add(pin)
         return pin
 
     def _unpin(self, pin: Pin) -> None:
         if pin not in self._pins:
-            raise StepError("this pin was released before")
+            raise StepError("this pin was released before, or its cache was reset")
         self._pins.remove(pin)
+        self._core.index.leave(pin.node)
         for number, held in enumerate(pin.pages):
             for page in held[::-1].tolist():
                 self._core.pool.release(number, page, False)

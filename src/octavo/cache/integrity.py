@@ -29,7 +29,7 @@ def check_core(core: Core, rows: Iterable[int], pins: Collection[Pin]) -> None:
     _check_pool(core.pool)
     listed = list(rows)
     active = [row for row in listed if not core.preempted[row]]
-    _check_index(core, active)
+    _check_index(core, active, pins)
     holders = _count_holders(core, active, pins)
     for number, space in enumerate(core.pool.spaces):
         _equal_arrays(f"entries of pages == holders in group {number}", holders[id(space)], space)
@@ -130,7 +130,7 @@ def _ring(after: Any, ring: int, end: int) -> list[int]:
 # -- the index ---------------------------------------------------------------------------------
 
 
-def _check_index(core: Core, active: list[int]) -> None:
+def _check_index(core: Core, active: list[int], pins: Collection[Pin]) -> None:
     index, groups = core.index, core.index.groups
     nodes = _nodes(index)
     check_equal("nodes in buckets and roots == nodes", len(nodes), index.count)
@@ -140,6 +140,8 @@ def _check_index(core: Core, active: list[int]) -> None:
     for node in nodes:
         if index.parent[node] >= 0:
             users[index.parent[node]] += 1
+    for pin in pins:
+        users[pin.node] += 1
     for row in active:
         users[core.front[row]] += 1
         for node in _coming(core, row):

@@ -117,15 +117,16 @@ class Pin:
 
     Attributes:
         tokens: leading tokens held.
-        pages: the pages held, by group number; read-only.
+        pages: the pages held, by group number; read-only. Chunks that are whole need none.
+        node: the last page held in the prefix index, which stays known; 0: none.
     """
 
     __reduce__ = uncopied("it holds pages of its cache; pin the prefix once more")
 
-    def __init__(self, cache: Any, tokens: int, pages: list[Ints]) -> None:
+    def __init__(self, cache: Any, tokens: int, pages: list[Ints], node: int) -> None:
         for held in pages:
             held.flags.writeable = False
-        self._cache, self.tokens, self.pages = cache, tokens, tuple(pages)
+        self._cache, self.tokens, self.pages, self.node = cache, tokens, tuple(pages), node
 
     def __enter__(self) -> Self:
         return self
