@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from octavo.attention import registry
-from octavo.attention.kernels.source import PageSource
+from octavo.attention.kernels.page_source import PageSource
 from octavo.attention.kernels.tiles import Tile, Tiles
 from octavo.attention.tensors import TensorCall, TensorStep
 from octavo.index.rows import StepRows
