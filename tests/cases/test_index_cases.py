@@ -180,6 +180,7 @@ def test_d22_a_mapping_is_never_shorter_than_the_tokens():
     """33 tokens on two pages of 16 are refused; nothing is cut."""
     plan, step = stepped(16, 32)
     numbers = {"counts": [33], "context": [33], "query_start": [0, 33], "positions": range(33)}
+    numbers["input_ids"] = [7] * 33
     arrays = {name: np.array(each, np.int32) for name, each in numbers.items()}
     view = step.group()._replace(slots=np.arange(16, 49, dtype=np.int32))
     with pytest.raises(LengthError) as caught:
