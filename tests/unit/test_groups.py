@@ -234,3 +234,19 @@ def test_a_pin_of_whole_chunks_keeps_the_prefix():
     pin.release()
     cache.check()
     assert 0 == cache.peek(list(range(17))).tokens
+
+
+def test_a_refused_cut_names_the_group_that_goes_back_least():
+    """The length given is one that all groups can go back to, whichever of them comes first."""
+    groups = {"chunk": Attention(1, 1, 1, chunk=8), "w": Attention(1, 1, 1, window=15)}
+    for names in (["chunk", "w"], ["w", "chunk"]):
+        cache = Cache(Plan.from_pages(60, 4, {name: groups[name] for name in names}))
+        row = cache.admit(list(range(39)))
+        cache.commit(cache.extend(row, 39))
+        with pytest.raises(RollbackUnsupported) as caught:
+            cache.truncate(row, 20)
+
+        assert ("w", 38) == (caught.value.group, caught.value.kept_from)
+        with pytest.raises(RollbackUnsupported):
+            cache.truncate(row, 37)
+        assert 38 == cache.truncate(row, 38)

@@ -89,7 +89,12 @@ def commit_error(core: Core, plan: Plan, refused: why.Refused, step: Any, ids: A
 
 
 def rollback_error(core: Core, plan: Plan, refused: why.Refused) -> RollbackUnsupported:
-    """A window gave back what a query would see again; says how far it can go back."""
-    name = core.names[refused.place]
-    dropped = int(core.groups[refused.place].first[refused.value]) * core.size
-    return RollbackUnsupported(name, plan.groups[name].lifetime.first_after(dropped))
+    """A window gave back what a query would see again; says how far all groups can go back."""
+    kept_from: dict[str, int] = {}
+    for group in core.groups:
+        first = int(group.first[refused.value]) if group.slides() else 0
+        if first > group.sinks:
+            name = core.names[group.number]
+            kept_from[name] = plan.groups[name].lifetime.first_after(first * core.size)
+    name = max(kept_from, key=kept_from.__getitem__)
+    return RollbackUnsupported(name, kept_from[name])
