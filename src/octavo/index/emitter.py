@@ -161,9 +161,9 @@ class _Written:
 
     def _fit_pages(self) -> bool:
         """Whether FlashInfer's pages have room; of own ones so many are shown. O(1)."""
-        if self._pages is None:
-            return True
-        pages = self._emission.pages()
+        if self._pages is None or self._emission.options.columns is not None:
+            return True  # there are as many as was said, whatever the step
+        pages = self._emission.found.source.pages
         if pages == self._arrays["kv_indices"].size:
             return True
         if pages > self._pages.size:
