@@ -25,6 +25,7 @@ from octavo.integrations.onnx.decoder import Decoder
 from octavo.integrations.onnx.families import FAMILIES
 from octavo.integrations.onnx.rotary import Rotary
 from octavo.model.configs.fields import Fields
+from octavo.model.layers import Compressed
 from octavo.model.lifetimes import Chunked, Lifetime, Rows, Window
 from octavo.planner.pools import GroupPlan, PoolPlan
 from octavo.scheduling import Scheduler
@@ -122,6 +123,7 @@ def _values():
         Lifetime(),
         Window(window=4),
         Chunked(chunk=4),
+        Compressed(every=4, rank=8),
         Rows(every=4),
     )
     yield from (GroupPlan("full"), PoolPlan(4, 9, plan.groups))
