@@ -75,6 +75,29 @@ def test_a_file_saved_again_is_the_same_model():
     assert read({"model_type": "paligemma", "text_config": text | heads}) == read(saved)
 
 
+PUBLISHED = [
+    *sorted((CONFIGS.parents[1] / "cases/data/configs").glob("*.json")),
+    *(CONFIGS / f"{name}.json" for name in EXPECTED),
+]
+KNOWN_TO_TRANSFORMERS = [
+    file
+    for file in PUBLISHED
+    if json.loads(file.read_text(encoding="utf-8"))["model_type"] in CONFIG_MAPPING
+    and file.stem not in ("AFM-4.5B-params", "mlx-llama-kv")  # it takes Meta's names for nothing
+]
+
+
+@pytest.mark.parametrize("file", KNOWN_TO_TRANSFORMERS, ids=lambda file: file.stem)
+def test_files_saved_again_by_transformers(file):
+    """Whatever transformers adds to a published file, it is the same spec, and all is read."""
+    config = json.loads(file.read_text(encoding="utf-8"))
+    saved = CONFIG_MAPPING[config["model_type"]].from_dict(config).to_json_string(use_diff=False)
+    spec = read(json.loads(saved))
+
+    assert read(file) == spec
+    assert not [note for note in spec.notes if "not read" in note]
+
+
 # -- every model of transformers -------------------------------------------------------------------
 
 MAPPINGS = [

@@ -1,5 +1,7 @@
 """One thing under its many names, null, what was not read, and decoders inside other parts."""
 
+import json
+
 import pytest
 from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
@@ -185,6 +187,18 @@ def test_a_file_that_asks_for_a_small_cache(asked):
     assert 1 == len(notes)
     assert "asks for a cache in fp8" in notes[0]
     assert () == read(BASE | {"model_type": "llama", "quantization_config": {"bits": 4}}).notes
+
+
+def test_a_small_cache_asked_for_beside_the_config(tmp_path):
+    """ModelOpt says it in a file of its own; one that is no JSON says nothing."""
+    config = BASE | {"model_type": "llama"}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    beside = tmp_path / "hf_quant_config.json"
+    beside.write_text(json.dumps({"quantization": {"kv_cache_quant_algo": "FP8"}}))
+
+    assert "kv_cache_quant_algo asks for a cache in fp8" in read(tmp_path).notes[0]
+    beside.write_text("{")
+    assert () == read(tmp_path).notes
 
 
 # -- parts -----------------------------------------------------------------------------------------

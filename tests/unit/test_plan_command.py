@@ -186,6 +186,22 @@ def test_a_window_longer_than_any_sequence(plan):
     assert (0, True, False) == (code, "window_32" in out, "in flight" in out)
 
 
+def test_weights_beside_the_config_are_taken_off(tmp_path, capsys):
+    """An index of safetensors says them, for each rank its part; --weights comes before it."""
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64}
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    index = {"metadata": {"total_size": 200_001}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    main(["plan", str(tmp_path), "--memory", "1MiB", "--tp", "2"])
+    told = capsys.readouterr().out
+    assert "1,048,576 - 100,001 weights = 948,575 bytes for the cache" in told
+    assert "weights: 200,001 bytes, from model.safetensors.index.json, 100,001 on each of 2" in told
+    main(["plan", str(tmp_path), "--memory", "1MiB", "--weights", "0"])
+    assert "weights" not in capsys.readouterr().out
+
+
 # -- the page --------------------------------------------------------------------------------------
 
 

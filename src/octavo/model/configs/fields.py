@@ -144,8 +144,9 @@ class Fields:
         return value
 
     def inner(self, name: str, defaults: Mapping[str, Any] | None = None) -> "Fields":
-        """The fields of the part ``name``, read like this file's own. O(1)."""
-        self._inner[name] = Fields(self.part(name), defaults or {}, self._family)
+        """The fields of the part ``name``, read like this file's own; the same each time. O(1)."""
+        if name not in self._inner:
+            self._inner[name] = Fields(self.part(name), defaults or {}, self._family)
         return self._inner[name]
 
     def listed(self, name: str, default: Sequence[Any] | None = None) -> list[Any]:

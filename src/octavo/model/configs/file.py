@@ -48,7 +48,20 @@ def load_config(path: str | PathLike[str]) -> dict[str, Any]:
         raise ConfigError("path", str(file), f"not a JSON file: {error}") from None
     if not isinstance(config, dict):
         raise ConfigError("path", str(file), "a config is a JSON object")
-    return config
+    return _with_quantisation(config, file)
+
+
+def _with_quantisation(config: dict[str, Any], file: "Path") -> dict[str, Any]:
+    """The config with what ModelOpt's ``hf_quant_config.json`` beside it says of quantisation."""
+    beside = file.with_name("hf_quant_config.json")
+    if "quantization_config" in config or not beside.is_file():
+        return config
+    try:
+        said = json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return config  # it is no part of what is asked
+    part = said.get("quantization") if isinstance(said, dict) else None
+    return {**config, "quantization_config": part} if isinstance(part, dict) else config
 
 
 def _in_folder(folder: "Path") -> "Path":
