@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from octavo.checks import check_int
-from octavo.errors import LengthError, TokenError, UnsupportedModel
+from octavo.errors import LengthError, PlanError, TokenError, UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class PassArguments:
         blind: whether ids name pictures or sounds that are not given.
         wanted: last positions whose logits are wanted; 0: all, or unknown.
         paged: whether the model attends by octavo's own attention.
+        kept: False: ``use_cache=False``.
+        autocast: the dtype that autocast computes in; None: it is off.
         by_column: whether hidden columns behind a row's first token are tokens too: transformers
             counts them where layers attend by chunks.
     """
@@ -39,6 +41,8 @@ class PassArguments:
     blind: bool
     wanted: int
     paged: bool
+    kept: bool
+    autocast: torch.dtype | None
     by_column: bool = False
 
     @property
@@ -72,6 +76,11 @@ class PassArguments:
         same = given.ndim == 3 and bool((given == given[:1]).all())
         return given[0] if same else None
 
+    @property
+    def tells(self) -> bool:
+        """Whether a mask has all columns."""
+        return self.mask is not None and getattr(self.mask, "ndim", None) == 2
+
     def total(self, *, counted: bool) -> int | None:
         """Columns up to the last new one; None: the arguments do not say.
 
@@ -79,7 +88,8 @@ class PassArguments:
             counted: whether positions that follow on each other are columns where no mask is
                 given: generate() drops a mask without padding.
         """
-        if self.mask is not None and getattr(self.mask, "ndim", None) == 2:
+        if self.tells:
+            assert self.mask is not None
             return self.mask.shape[1]
         positions = self.positions
         if not counted or positions is None:
@@ -113,6 +123,23 @@ class PassArguments:
         else:  # the model counts columns
             found = past.shape[1] + np.arange(real.shape[1])
         return bool(np.array_equal(np.broadcast_to(found, real.shape)[real], index[real]))
+
+    def check_kept(self, dtype: torch.dtype, *, generated: bool) -> None:
+        """Refuse what would be computed without the cache, or in another dtype than its own.
+
+        Args:
+            dtype: of the pages.
+            generated: whether generate() has begun a call.
+
+        Raises:
+            UnsupportedModel: a call with ``use_cache=False``. PlanError: autocast.
+        """
+        if generated and not self.kept:
+            why = "False has generate() show all ids to each pass, so leave it or the cache out"
+            raise UnsupportedModel("use_cache", why)
+        if self.autocast not in (None, dtype):
+            right = f"pages are {dtype}: load the model in the dtype to compute in"
+            raise PlanError("dtype of autocast", str(self.autocast), right)
 
     def check_paged(self, past: Any, *, windows: bool) -> None:
         """Refuse masks that octavo's attention, which counts tokens, would not honour.
@@ -184,6 +211,8 @@ def real_of(mask: torch.Tensor | None, batch: int, new: int, *, by_column: bool 
         mask: of 2 axes; others and None hide none.
         batch: rows.
         new: columns.
+        kept: False: ``use_cache=False``.
+        autocast: the dtype that autocast computes in; None: it is off.
         by_column: whether columns behind a row's first token are tokens, hidden or not.
     """
     if mask is None or getattr(mask, "ndim", None) != 2:

@@ -7,8 +7,8 @@ by that mark. Knows no requests, no prompts and no rows of sequences.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,13 @@ HANDLE = "octavo_pages"
 """Attribute of a layer's new keys, and keyword of the attention function, that leads to pages."""
 
 _ABSENT: Any = object()
+F = TypeVar("F", bound=Callable[..., Any])
 Index = NDArray[np.int64]
+
+
+def eagerly(function: F) -> F:
+    """The same, left out of what torch compiles: it looks at arrays and changes pages."""
+    return cast("F", torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
 
 class PagedLayer(NamedTuple):
@@ -81,6 +87,8 @@ class PagedPass:
         shape: rows and new columns of the model's tensors.
         places: int64[T], the place of each token of the step; None: that of its number.
         source: int64[rows], the row whose output each row takes; None: its own.
+        real: bool[rows, L], columns that are tokens, past ones too, to check the model's masks by;
+            None: it makes none.
     """
 
     __reduce__ = uncopied("it belongs to one step")
@@ -92,6 +100,7 @@ class PagedPass:
         shape: tuple[int, int],
         places: Index | None = None,
         source: Index | None = None,
+        real: NDArray[np.bool_] | None = None,
     ) -> None:
         self._storage, self._step, self._shape = storage, step, shape
         self._places, self._source = self._on_device(places), self._on_device(source)
@@ -100,6 +109,8 @@ class PagedPass:
         self._prepared: dict[str, Any] = {}
         self._written: set[int] = set()
         self._reads: Counter[int] = Counter()
+        self._real = None if real is None else torch.from_numpy(real).to(storage.device)
+        self._masks: list[tuple[torch.Tensor, int | None]] = []
 
     def write(self, paged: PagedLayer, key: torch.Tensor, value: torch.Tensor) -> None:
         """Put a layer's new keys and values [rows, heads, columns, dim] in their slots.
@@ -172,6 +183,38 @@ class PagedPass:
             return query.new_zeros(rows, width, heads, paged.kind.v_dim)
         found = self._run(paged, self._tokens(query), scale, softcap, sink_logits)
         return self._spread(found).view(rows, columns, heads, -1)[:, columns - width :]
+
+    def window(self, asked: int | None) -> int | None:
+        """A window the model asks for, which is none where it holds the longest sequence. O(1)."""
+        spec = self._storage.plan.spec
+        longest = None if spec is None else spec.max_length
+        return None if asked is None or (longest is not None and asked >= longest) else asked
+
+    def check_mask(self, paged: PagedLayer, mask: torch.Tensor) -> None:
+        """Check that the model's own mask shows what octavo's attention sees. O(mask), once a mask.
+
+        Args:
+            paged: the layer.
+            mask: [rows or 1, 1, q, columns], of the last of both; bool, or added to scores.
+
+        Raises:
+            UnsupportedModel: it shows or hides other tokens, as where a prefix or a picture is seen
+                as a whole.
+        """
+        assert isinstance(paged.kind, Attention)
+        window = paged.kind.window
+        if self._real is None or any(mask is m and window == w for m, w in self._masks):
+            return
+        length, (new, width) = self._real.shape[1], mask.shape[-2:]
+        query = torch.arange(length - new, length, device=mask.device)[:, None]
+        key = torch.arange(length - width, length, device=mask.device)
+        seen = (key <= query) & (key > query - (window or length))
+        shown = mask[:, 0] if mask.dtype == torch.bool else mask[:, 0] == 0
+        other = shown != seen & self._real[:, None, length - width :]
+        if bool((other & self._real[:, length - new :, None]).any()):
+            why = "the model's own shows other tokens than those before each, as of a prefix"
+            raise UnsupportedModel("attention mask", f"{why}; gather it, without attend()")
+        self._masks.append((mask, window))
 
     def check(self, layers: Iterable[PagedLayer], *, in_place: bool) -> None:
         """Check that the model that has run did so through octavo, each layer once. O(layers).
@@ -271,19 +314,22 @@ def attend(
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     sliding_window: int | None = _ABSENT,
+    is_causal: bool | None = None,
     octavo_pages: tuple[PagedPass, PagedLayer] | None = None,
     **_rest: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function transformers calls under `NAME`.
 
     Args:
-        module, value: of no use here.
+        module: says whether its tokens see those before them alone, where ``is_causal`` does not.
+        value: of no use here.
         query: [rows, H, q, k_dim].
         key: the new keys, written before; they lead to the pages.
         attention_mask: None: what is seen follows from the step.
         scaling, softcap: of the scores.
         s_aux: [H], sink logits.
         sliding_window: the window the model believes in.
+        is_causal: whether tokens see those before them alone; None: ask the module.
         octavo_pages: the mark of `PagedPass.hand_over`; None: the keys have it.
 
     Returns:
@@ -293,7 +339,7 @@ def attend(
         StepError: the keys lead to no pages: the model runs without octavo's cache.
         UnsupportedModel: the model and its spec disagree.
     """
-    del module, value
+    del value
     found: Any = octavo_pages or getattr(key, HANDLE, None)
     if found is None:
         why = "the model's attention is octavo's; close the engine to use the model without it"
@@ -301,7 +347,11 @@ def attend(
     if attention_mask is not None:
         raise UnsupportedModel("attention mask", "octavo derives what is seen from the step")
     now, paged = found
-    if sliding_window is not _ABSENT and sliding_window != paged.kind.window:
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if not causal and query.shape[2] > 1:
+        why = "the model has tokens see those behind them, as of a prefix; gather it"
+        raise UnsupportedModel("attention mask", f"{why}, without attend()")
+    if sliding_window is not _ABSENT and now.window(sliding_window) != paged.kind.window:
         why = f"the model asks for {sliding_window}, its config says {paged.kind.window}"
         raise UnsupportedModel("window", why)
     if key.shape[1] != paged.kind.kv_heads:
@@ -310,6 +360,7 @@ def attend(
     return now.attend(paged, query, scaling, softcap, s_aux), None
 
 
+@eagerly
 def attend_or_mask(
     module: Any,
     query: torch.Tensor,
@@ -329,7 +380,11 @@ def attend_or_mask(
         UnsupportedModel: as `attend`, or such a layer has sinks or a soft cap.
     """
     options = rest | {"softcap": softcap, "s_aux": s_aux}
-    if HANDLE in rest or hasattr(key, HANDLE):
+    found_pages: Any = rest.get(HANDLE) or getattr(key, HANDLE, None)
+    if found_pages is not None:
+        now, paged = found_pages
+        if attention_mask is not None:
+            now.check_mask(paged, attention_mask)
         return attend(module, query, key, value, None, **options)
     if softcap is not None or s_aux is not None:
         raise UnsupportedModel("attention", "without pages it takes no sinks and no soft cap")

@@ -7,9 +7,9 @@ bytes are `pages`'.
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -37,32 +37,21 @@ from octavo.integrations.transformers.attention import (
     NAME_WITH_MASKS,
     PagedPass,
     attention_of,
+    eagerly,
     takes_attention,
 )
+from octavo.integrations.transformers.files import PrefixFiles
+from octavo.integrations.transformers.guard import Guard, alone
 from octavo.integrations.transformers.hooks import follow
 from octavo.integrations.transformers.layers import StateLayer, TokenLayer, layers_of
-from octavo.integrations.transformers.models import forgets, plan_for, shares
+from octavo.integrations.transformers.models import forgets, keeps_states, plan_for, shares
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import OTHER_IDS, BatchRows
 from octavo.integrations.transformers.weights import Weights
 from octavo.storage import Storage
 
 
-def _alone(method: Callable[..., Any]) -> Any:
-    """Let one thread at a time in, and none between the passes of another's call."""
-
-    @functools.wraps(method)
-    def guarded(self: "OctavoCache", *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
-            if self._thread not in (None, get_ident()):
-                raise StepError("another thread began a call on this cache; reset() ends it")
-            with self._whole():
-                return method(self, *args, **kwargs)
-
-    return guarded
-
-
-class OctavoCache(HostCache):  # type: ignore[misc]
+class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
     """A cache for ``generate()`` whose pages are shared between rows, beams and calls.
 
     Made by `for_model`. One generate() after the other may use it: prompts that begin like
@@ -74,21 +63,22 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             one after an interrupt within octavo.
         storage: the tensors, exactly the planned bytes.
         plan: of the memory.
+        guard: who may call it.
     """
 
     def __init__(self, model: Any, make: Callable[[], octavo.Cache], *, rollback: int) -> None:
         self.pages, self._make, self._rollback = make(), make, rollback
         self.plan = plan = self.pages.plan
         self.storage = Storage(plan, model.device)
-        self._rows = BatchRows(self.pages, shares=shares(model, plan), resumes=not forgets(model))
+        options = {"shares": shares(model, plan), "resumes": not forgets(model)}
+        self._rows = BatchRows(self.pages, **options, goes_on=not keeps_states(model))
         super().__init__(layers=layers_of(self.storage, self._rows))
         self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._paged = [layer.paged for layer in self.layers if isinstance(layer, TokenLayer)]
         self._chunked = any(getattr(paged.kind, "chunk", None) for paged in self._paged)
         self._fresh = self._prompted = self._waits = self._showing = False
         self._columns: int | None = None
-        self._lock, self._torn = RLock(), False
-        self._thread: int | None = None
+        self.guard = Guard()
         self._own = attention_of(model)
         self._model, self._weights = weakref.ref(model), Weights(model)
         self._unfollow = follow(model, self)
@@ -97,8 +87,9 @@ class OctavoCache(HostCache):  # type: ignore[misc]
     def for_model(
         cls,
         model: Any,
-        memory: int | str,
+        memory: int | str | None = None,
         *,
+        tokens: int | None = None,
         page_size: int = 16,
         max_sequences: int = 64,
         max_length: int | None = None,
@@ -106,11 +97,14 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         policy: str = "lru",
         **options: Any,
     ) -> "OctavoCache":
-        """A cache of ``memory`` for one model.
+        """A cache of ``memory``, or for ``tokens``, for one model.
 
         Args:
-            model: a causal language model of transformers, on one device.
+            model: a causal language model of transformers, on one device; may be what
+                torch.compile made of one.
             memory: bytes, or text such as ``"1GiB"``; all of it is reserved at once.
+            tokens: to have room for at least, instead: of one row, or, where that is more than a
+                row's longest, of several together.
             page_size: tokens a page holds.
             max_sequences: rows at once, beams and returned sequences included.
             max_length: longest sequence in tokens; None: the model's, or what fits.
@@ -128,7 +122,10 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
         Cost: O(layers), and the memory.
         """
-        plan = plan_for(model, memory, page_size=page_size, max_length=max_length, **options)
+        model = getattr(model, "_orig_mod", model)  # of torch.compile
+        plan = plan_for(
+            model, memory, tokens, page_size=page_size, max_length=max_length, **options
+        )
         options = {"max_sequences": max_sequences, "rollback": rollback, "policy": policy}
         return cls(model, functools.partial(octavo.Cache, plan, **options), rollback=rollback)
 
@@ -161,13 +158,13 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         """
         check_prompt(input_ids, attention_mask)
         ids = ids_of(input_ids)
-        with self._lock, self._whole():
+        with self._entered():
             if self._weights.others():
                 self._drop()
             real = real_of(attention_mask, *ids.shape, by_column=self._chunked)
             hides = not np.array_equal(real, real_of(attention_mask, *ids.shape))
             self._rows.prompt(None if hides else ids, real)
-            self._thread, self._prompted = get_ident(), True
+            self.guard.thread, self._prompted = get_ident(), True
         return self
 
     @contextmanager
@@ -194,34 +191,27 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         A pass that another thread runs fails. The cache can be used again, whatever failed before;
         after an interrupt within octavo no page stays.
         """
-        with self._lock:
-            try:
-                with self._whole():
-                    self._let_go()
-            except OctavoError:  # an interrupt that Python swallowed, in a finaliser
-                self._torn = True
-                with self._whole():
-                    self._let_go()
+        try:
+            with self._entered():
+                self._let_go()
+        except OctavoError:  # an interrupt that Python swallowed, in a finaliser
+            self.guard.torn = True
+            with self._entered():
+                self._let_go()
+
+    def _entered(self) -> AbstractContextManager[None]:
+        return self.guard.entered(self.begin_anew)
+
+    def begin_anew(self) -> None:
+        """Take another `octavo.Cache` for one that an interrupt left half changed. O(pages)."""
+        self.pages = self._make()
+        self._rows.begin_anew(self.pages)
 
     def _let_go(self) -> None:
         self._rows.release()
         self._rows.lost = self._prompted = False
         self._begin_call(fresh=False)
-        self._thread = None
-
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Notice what is not done to its end, and begin anew after it: see `octavo.Cache`."""
-        if self._torn:
-            self.pages = self._make()
-            self._rows.begin_anew(self.pages)
-        self._torn = True
-        try:
-            yield
-        except Exception as error:
-            self._torn = isinstance(error, MemoryError) and not isinstance(error, OctavoError)
-            raise
-        self._torn = False
+        self.guard.thread = None
 
     def forget(self) -> None:
         """Let all rows go and drop every page, as where weights have changed unseen. O(pages).
@@ -231,7 +221,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         Raises:
             StepError: prefixes are pinned with ``pages.pin``.
         """
-        with self._lock, self._whole():
+        with self._entered():
             self._let_go()
             self._drop()
 
@@ -239,6 +229,14 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         self._rows.release()
         self.pages.reset()
         self._weights.read()
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[Any]:
+        with self._entered():
+            self._rows.settle()
+            if self._weights.others():
+                self._drop()
+            yield self._model()
 
     def close(self) -> None:
         """Let all rows go and stop following the model. O(pages)."""
@@ -259,9 +257,9 @@ class OctavoCache(HostCache):  # type: ignore[misc]
 
     @_is_user_defined.setter
     def _is_user_defined(self, _value: bool) -> None:
-        with self._lock, self._whole():
+        with self._entered():
             self._rows.settle()
-            self._thread = get_ident()
+            self.guard.thread = get_ident()
             self._begin_call(fresh=not self._prompted)
 
     def _begin_call(self, *, fresh: bool) -> None:
@@ -269,11 +267,13 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         for layer in self._states:
             layer.record_past = False
 
+    @eagerly
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Columns that are computed, padding included; 0 until a call has shown its prompt."""
         del layer_idx
         return 0 if self._fresh or self._showing else self._rows.length
 
+    @eagerly
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         """(columns, first column) of what the layer's `update` returns next."""
         layer = self.layers[layer_idx]
@@ -287,7 +287,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         del layer_idx
         return self.pages.max_length
 
-    @_alone
+    @alone
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Let row i go on as row ``beam_idx[i]``: pages are shared, none is copied. O(rows).
 
@@ -296,7 +296,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         """
         self._rows.select(beam_idx.cpu().numpy().astype(np.int64))
 
-    @_alone
+    @alone
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep the rows ``indices``, or those where it is True. O(rows).
 
@@ -309,7 +309,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
             chosen = np.flatnonzero(chosen)
         self._rows.select(chosen.astype(np.int64))
 
-    @_alone
+    @alone
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Let each row go on as ``repeats`` rows. O(rows).
 
@@ -324,7 +324,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         super().activate_past_recording()
         self._waits = True
 
-    @_alone
+    @alone
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the last ``-tokens_to_remove`` columns; 0: all drafts were right.
 
@@ -352,6 +352,11 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         ]
 
     @property
+    def is_initialized(self) -> bool:
+        """Whether columns are computed: models see a whole prompt in what comes before."""
+        return self.get_seq_length() > 0
+
+    @property
     def batch_size(self) -> int:
         """Rows; -1 before the first pass."""
         return len(self._rows.sequences) or -1
@@ -372,18 +377,20 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         finally:
             self._showing = False
 
-    @_alone
+    @alone
     def before(self, call: PassArguments) -> PassArguments:
         """Open a pass for what the model is given; what is there already is cut off it.
 
         Raises:
             LengthError: the mask or the positions are of other columns than are there.
+            UnsupportedModel: generate() with ``use_cache=False``. PlanError: autocast.
             StepError: ids or positions other than `prompt` was given, or other weights than
                 computed the rows; see also `BatchRows.begin`.
         """
         self._rows.settle()
         first, prompted = self._fresh, self._prompted
         self._fresh = self._prompted = False
+        call.check_kept(self.storage.dtype, generated=first)
         call, ids = replace(call, by_column=self._chunked), call.array
         start = self._start(call, ids, first=first, prompted=prompted)
         self._rows.seat(call.shape[0], spread=prompted)
@@ -406,7 +413,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         if call.paged:
             call.check_paged(self._rows.real, windows=any(self.is_sliding))
         now = self._rows.begin(ids, real)
-        now.paged = PagedPass(self.storage, now.step, real.shape, now.places, now.source)
+        now.paged = PagedPass(self.storage, now.step, real.shape, now.places, now.source, now.real)
         now.attends = call.paged
         if now.step is not None:
             self.storage.apply(now.step.copies)
@@ -419,8 +426,9 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         total, self._columns = self._columns, None
         if not first or total is None:
             total = call.total(counted=first or self._rows.known or not had)
-            if first and not self._rows.known and total not in (new, had + new):
-                total = None  # positions of their own
+            private = not self._rows.known if had else not self._rows.shares and total == new + 1
+            if first and not call.tells and private and total not in (new, had + new):
+                total = None  # positions of their own, or from 1
         if first and total in (None, new):
             self._check_weights(whole=True)
             self._meet(call, ids)
@@ -462,7 +470,7 @@ class OctavoCache(HostCache):  # type: ignore[misc]
         Raises:
             UnsupportedModel: a layer kept nothing, or attended otherwise; the rows are gone.
         """
-        with self._lock, self._whole():
+        with self._entered():
             now = self._rows.now
             if now is None or now.done or now.thread != get_ident():
                 return

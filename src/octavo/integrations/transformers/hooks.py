@@ -16,7 +16,7 @@ from transformers import GenerationMixin
 
 from octavo.errors import uncopied
 from octavo.integrations.transformers.arguments import PassArguments
-from octavo.integrations.transformers.attention import NAME_WITH_MASKS, attention_of
+from octavo.integrations.transformers.attention import NAME_WITH_MASKS, attention_of, eagerly
 
 _PER_TOKEN = ("position_ids", "token_type_ids", "mm_token_type_ids")
 _TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
@@ -111,8 +111,8 @@ def follow(model: Any, cache: Follower) -> Callable[[], object]:
         if cache is not None and len(rest) == 2 and _cache_of(rest[0]) is cache:
             cache.after(failed=rest[1] is None)  # torch gives none where the model raised
 
-    first = model.register_forward_pre_hook(before, with_kwargs=True)
-    second = model.register_forward_hook(after, with_kwargs=True, always_call=True)
+    first = model.register_forward_pre_hook(eagerly(before), with_kwargs=True)
+    second = model.register_forward_hook(eagerly(after), with_kwargs=True, always_call=True)
     third = _tell(model)
 
     def stop() -> None:
@@ -139,16 +139,20 @@ def _read(module: Any, kwargs: dict[str, Any]) -> PassArguments:
         if isinstance(kwargs.get(name), torch.Tensor) and kwargs[name].shape[-1] == new
     }
     wanted = kwargs.get("logits_to_keep", 0)
+    device = module.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     text = not any(_beside_text(name, value) for name, value in kwargs.items())
     return PassArguments(
         ids=ids,
         embeds=embeds,
         mask=kwargs.get("attention_mask"),
         others=others,
-        plain=text and not module.training,
+        plain=text and not module.training and autocast is None,
         blind=text and _names_pictures(module, ids),
         wanted=wanted if isinstance(wanted, int) else 0,
         paged=attention_of(module) == NAME_WITH_MASKS,
+        kept=kwargs.get("use_cache") is not False,
+        autocast=autocast,
     )
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionLayer
 
 from octavo.errors import PlanError, StepError, uncopied
-from octavo.integrations.transformers.attention import PagedLayer, paged_layers
+from octavo.integrations.transformers.attention import PagedLayer, eagerly, paged_layers
 from octavo.integrations.transformers.columns import ColumnReader
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import BatchRows
@@ -70,6 +70,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
     def lazy_initialization(self, *_states: torch.Tensor) -> None:
         """Nothing: the pages are there."""
 
+    @eagerly
     def update(
         self,
         key_states: torch.Tensor,

@@ -6,12 +6,15 @@ Knows configs and plans; no tensors and no sequences.
 from typing import Any
 
 import octavo
+from octavo.checks import check_int
 from octavo.errors import PlanError, UnsupportedModel
 from octavo.model.spec import Attention, Latent, ModelSpec, Shared, State
 from octavo.planner.plan import Plan
 
-FORGETFUL = ("mamba", "falcon_mamba", "jamba", "zamba")
-"""Families of Mamba 1: several tokens on a used cache start again from no state in transformers."""
+FORGETFUL = ("mamba", "falcon_mamba", "jamba", "zamba", "recurrent_gemma")
+"""Families of which several tokens on a used cache start again from no state in transformers."""
+KEEPING = ("recurrent_gemma",)
+"""Families whose modules keep states themselves, whatever the cache."""
 
 
 def spec_of(model: Any) -> ModelSpec:
@@ -48,11 +51,14 @@ def read_model(model: Any) -> ModelSpec:
     return spec
 
 
-def plan_for(model: Any, memory: int | str, **options: Any) -> Plan:
+def plan_for(
+    model: Any, memory: int | str | None, tokens: int | None = None, **options: Any
+) -> Plan:
     """A plan of ``memory`` for ``model``, head-major and in the model's own dtype.
 
     Args:
-        memory: bytes, or text such as ``"1GiB"``.
+        memory: bytes, or text such as ``"1GiB"``; None: what ``tokens`` take.
+        tokens: of one sequence that must fit; None: as many as ``memory`` takes.
         options: others of `octavo.plan`.
 
     Raises:
@@ -61,8 +67,28 @@ def plan_for(model: Any, memory: int | str, **options: Any) -> Plan:
     """
     for name in options.keys() & {"dtype", "order"}:
         raise PlanError(name, options[name], "leave it out: it follows from the model")
+    if (memory is None) == (tokens is None):
+        raise PlanError("memory", memory, "give memory or tokens, one of them")
     spec, dtype = read_model(model), str(model.dtype).removeprefix("torch.")
-    return octavo.plan(spec, memory, dtype=dtype, order="head", **options)
+    options |= {"dtype": dtype, "order": "head"}
+    if memory is None:
+        memory = _memory_of(spec, tokens, **options)
+    return octavo.plan(spec, memory, **options)
+
+
+def _memory_of(
+    spec: ModelSpec,
+    tokens: object,
+    *,
+    page_size: int,
+    max_length: int | None = None,
+    **options: Any,
+) -> int:
+    """Bytes for so many tokens, and a page at least, in sequences as long as they may be."""
+    wanted = max(check_int("tokens", tokens, 1), check_int("page_size", page_size, 1))
+    length = min(wanted, max_length or spec.max_length or wanted)
+    many, options = -(-wanted // length), options | {"page_size": page_size}
+    return octavo.memory_for(spec, sequences=many, length=length, **options)
 
 
 def forgets(model: Any) -> bool:
@@ -70,15 +96,22 @@ def forgets(model: Any) -> bool:
     return model.config.get_text_config(decoder=True).model_type in FORGETFUL
 
 
-def shares(model: Any, plan: Plan) -> bool:
-    """Whether keys follow from the ids before them. O(1).
+def keeps_states(model: Any) -> bool:
+    """Whether states are the model's and not the cache's, so that rows cannot go on. O(1)."""
+    return model.config.get_text_config(decoder=True).model_type in KEEPING
 
-    Not where speech models read frames of several ids, nor where position codes change with the
-    length of what is computed beside them.
+
+def shares(model: Any, plan: Plan) -> bool:
+    """Whether keys follow from the ids before them. O(modules).
+
+    Not where speech models read frames of several ids, where position codes change with the length
+    of what is computed beside them, nor where tokens see those behind them.
     """
     config = model.config.get_text_config(decoder=True)
     bound = length_bound_rope(config, plan.max_length or plan.tokens)
-    return plan.spec is not None and plan.spec.depth is None and bound is None
+    modules = model.get_decoder().modules()
+    causal = all(getattr(module, "is_causal", True) is not False for module in modules)
+    return plan.spec is not None and plan.spec.depth is None and bound is None and causal
 
 
 def length_bound_rope(config: Any, longest: int) -> str | None:

@@ -28,6 +28,7 @@ class BatchRows:
         cache: where they are admitted.
         shares: whether pages may be found again by their tokens.
         resumes: whether a pass may begin behind pages that were found.
+        goes_on: whether a prompt may go on where the rows stand.
 
     Attributes:
         cache: as given.
@@ -41,8 +42,8 @@ class BatchRows:
 
     __reduce__ = uncopied("it belongs to one cache")
 
-    def __init__(self, cache: Cache, *, shares: bool, resumes: bool) -> None:
-        self.cache, self.shares, self.resumes = cache, shares, resumes
+    def __init__(self, cache: Cache, *, shares: bool, resumes: bool, goes_on: bool) -> None:
+        self.cache, self.shares, self.resumes, self.goes_on = cache, shares, resumes, goes_on
         self.batch = cache.batch()
         self.sequences: list[Sequence | None] = []
         self.real: Bools = np.ones((0, 0), np.bool_)
@@ -93,7 +94,7 @@ class BatchRows:
     def begins(self, ids: Index, real: Bools) -> bool:
         """Whether ``ids`` begin with what the rows hold, column by column. O(B length)."""
         length = self.length
-        if not length or len(self.sequences) != len(ids) or not self.known:
+        if not length or not self.goes_on or len(self.sequences) != len(ids) or not self.known:
             return False
         if not np.array_equal(self.real, real[:, :length]):
             return False
