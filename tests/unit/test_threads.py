@@ -29,6 +29,7 @@ def verbs(cache, seq, other, batch, pin, step):
         "fits": lambda: cache.fits([(seq, 9)]),
         "need": lambda: cache.need(other, 3),
         "available": cache.available,
+        "vacated": cache.vacated,
         "stats": cache.stats,
         "check": cache.check,
         "admit": lambda: cache.admit([1]),
