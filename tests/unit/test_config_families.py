@@ -367,6 +367,15 @@ def test_modules_of_prediction_layers():
     assert 2 == len(read(KV | {"model_type": "mimo", "num_mtp_layers": 2}).mtp)
 
 
+def test_prediction_layers_beside_the_decoders_part():
+    """Inkling's files say them beside the decoder's part, each that slides by its number."""
+    text = KV | {"model_type": "inkling_text", "swa_num_key_value_heads": 4, "head_dim": 16}
+    mtp = {"num_nextn_predict_layers": 2, "local_layer_ids": [1]}
+    spec = read({"model_type": "inkling_mm_model", "text_config": text, "mtp_config": mtp})
+
+    assert [None, 512] == [layer[0].window for layer in spec.mtp]
+
+
 def test_advice_names_the_layers_of_a_plain_decoder():
     """What to give by hand is spelt out from the file, for a decoder that keeps every token."""
     with pytest.raises(UnknownArchitecture, match=r"\(octavo.Attention\(2, 16, 16\),\) \* 4"):

@@ -186,6 +186,8 @@ def test_a_file_that_asks_for_a_small_cache(asked):
 
     assert 1 == len(notes)
     assert "asks for a cache in fp8" in notes[0]
+    nested = {"model_type": "llava", "text_config": BASE | asked}
+    assert notes == read(nested).notes
     assert () == read(BASE | {"model_type": "llama", "quantization_config": {"bits": 4}}).notes
 
 

@@ -68,7 +68,8 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
     longest = fields.max_length()
     unread = unread_sizes(fields.unread(), {*family.defaults, *common_names(str(name))})
     prefix = [_ONE_STEP] if model in PREFIXES else []
-    notes = (*prefix, *cache_type(config), *fields.contradictions(), *unread)
+    small = cache_type(config) or cache_type(given)
+    notes = (*prefix, *small, *fields.contradictions(), *unread)
     return ModelLayers(model, tuple(layers), longest, mtp, depth, notes)
 
 

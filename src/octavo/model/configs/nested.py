@@ -211,6 +211,7 @@ def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
         part = _part(fields)
         if part is None:  # older files have the decoder's fields outside
             return DecoderPart(WRAPPERS[family], fields, nested)
+        part = {**_predictors(fields), **part}
         if family in PREFIXES:
             part = {name: value for name, value in part.items() if name != _AHEAD}
         if not part.get("model_type") and _part(part) is not None:
@@ -235,6 +236,18 @@ def _part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
             raise ConfigError(name, part, "it must be a JSON object")
         return part
     return None
+
+
+def _predictors(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``mtp_config`` beside a part says of the part's prediction layers."""
+    given = config.get("mtp_config")
+    if not isinstance(given, Mapping):
+        return {}
+    names = {
+        "num_nextn_predict_layers": "num_nextn_predict_layers",
+        "mtp_local_layer_ids": "local_layer_ids",
+    }
+    return {name: given[other] for name, other in names.items() if given.get(other) is not None}
 
 
 def _architecture(part: Mapping[str, Any]) -> str | None:
