@@ -4,9 +4,8 @@ Knows transformers' calls and in which order they come; who is in which row is `
 bytes are `pages`'.
 """
 
-import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import get_ident
@@ -59,16 +58,15 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
     what can be found again, ``forget()`` drops that too; ``close()`` stops following the model.
 
     Attributes:
-        pages: the `octavo.Cache` that owns the pages; its ``stats()`` count use and hits. Another
-            one after an interrupt within octavo.
+        pages: the `octavo.Cache` that owns the pages; its ``stats()`` count use and hits.
         storage: the tensors, exactly the planned bytes.
         plan: of the memory.
         guard: who may call it.
     """
 
-    def __init__(self, model: Any, make: Callable[[], octavo.Cache], *, rollback: int) -> None:
-        self.pages, self._make, self._rollback = make(), make, rollback
-        self.plan = plan = self.pages.plan
+    def __init__(self, model: Any, pages: octavo.Cache, *, rollback: int) -> None:
+        self.pages, self._rollback = pages, rollback
+        self.plan = plan = pages.plan
         self.storage = Storage(plan, model.device)
         options = {"shares": shares(model, plan), "resumes": not forgets(model)}
         self._rows = BatchRows(self.pages, **options, goes_on=not keeps_states(model))
@@ -126,8 +124,8 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         plan = plan_for(
             model, memory, tokens, page_size=page_size, max_length=max_length, **options
         )
-        options = {"max_sequences": max_sequences, "rollback": rollback, "policy": policy}
-        return cls(model, functools.partial(octavo.Cache, plan, **options), rollback=rollback)
+        pages = octavo.Cache(plan, max_sequences=max_sequences, rollback=rollback, policy=policy)
+        return cls(model, pages, rollback=rollback)
 
     def __repr__(self) -> str:
         return f"<OctavoCache of {self.storage.nbytes:,} bytes, {self.pages!r}>"
@@ -203,9 +201,9 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         return self.guard.entered(self.begin_anew)
 
     def begin_anew(self) -> None:
-        """Take another `octavo.Cache` for one that an interrupt left half changed. O(pages)."""
-        self.pages = self._make()
-        self._rows.begin_anew(self.pages)
+        """Have nothing taken of pages that an interrupt left half changed. O(tokens known)."""
+        self.pages.reset(force=True)
+        self._rows.begin_anew()
 
     def _let_go(self) -> None:
         self._rows.release()

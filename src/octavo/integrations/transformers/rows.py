@@ -57,9 +57,9 @@ class BatchRows:
         """Columns computed so far, padding included."""
         return int(self.real.shape[1])
 
-    def begin_anew(self, cache: Cache) -> None:
-        """Have no rows, on a cache of which nothing is taken: what was before is lost. O(1)."""
-        self.cache, self.batch = cache, cache.batch()
+    def begin_anew(self) -> None:
+        """Have no rows, on a cache that was reset by force: what was before is lost. O(1)."""
+        self.batch = self.cache.batch()
         self.sequences, self.now, self.lost = [], None, True
         self.real = np.ones((0, 0), np.bool_)
 
