@@ -296,6 +296,18 @@ def test_states_and_windows_of_remote_families():
     assert State((), buffer=(3, 2)) == layers(model_type="longcat_flash_ngram")[0][1]
 
 
+def test_layers_of_mimo_v2():
+    """Files say which layers slide and their heads; a window's size leaves the query out."""
+    swa = {"swa_num_key_value_heads": 4, "swa_head_dim": 24, "swa_v_head_dim": 8}
+    sizes = {"head_dim": 24, "v_head_dim": 16, "sliding_window": 8, "sliding_window_size": 8}
+    found = layers(model_type="mimo_v2", hybrid_layer_pattern=[0, 1, 1, 0], **swa, **sizes)
+
+    assert Attention(2, 24, 16) == found[0] == found[3]
+    assert Attention(4, 24, 8, window=9, sink_logits=True) == found[1]
+    with pytest.raises(ConfigError, match="hybrid_layer_pattern"):
+        layers(model_type="mimo_v2_flash", hybrid_layer_pattern=[0, 2, 1, 0], **sizes)
+
+
 def test_files_that_name_no_family(tmp_path):
     """Meta's and Mistral's params.json, and mamba-ssm's files, are known by their fields."""
     meta = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "norm_eps": 1e-5}

@@ -159,6 +159,12 @@ REMOTE: dict[str, Family] = {
     "rwkv7": row(remote.rwkv7, _NOTHING),
     "youtu_llm": row(latent.latent, (32, 2048, 16, 16, None, 131072), MLA),
     "longcat_flash_ngram": row(remote.with_last_ids, (None, None, None, None, None, None), MLA),
+    # XiaomiMiMo's MiMo-V2 after Flash: their files say the heads of layers that slide
+    "mimo_v2": row(windowed.mimo_v2, (None, None, None, None, None, None), {"v_head_dim": 128}),
+    # Snowflake/snowflake-arctic-instruct, inceptionai/jais-13b, xverse/XVERSE-13B configurations
+    "arctic": row(windowed.every_layer, (32, 4096, 32, None, None, 4096), {"sliding_window": None}),
+    "jais": row(dense.unshared, (12, 768, 12, None, None, 1024)),
+    "xverse": row(dense.full, (40, 5120, 40, None, None, 8192)),
     # Qwen/Qwen-7B configuration_qwen.py
     "qwen": row(dense.unshared_wide, (32, 4096, 32, None, 128, None)),
     # internlm/internlm-7b configuration_internlm.py

@@ -187,21 +187,40 @@ def gpt_oss(fields: Fields) -> list[Layer]:
 
 
 def mimo_v2(fields: Fields) -> list[Layer]:
-    """Layer 0 and each sixth see everything; the others have a window, twice the heads and sinks.
+    """Layer 0 and each sixth see everything; the others have a window, sinks and more heads.
 
-    Values are narrower than keys. ``sliding_window_size``, where it is there, does not count the
-    query's own position.
+    ``hybrid_layer_pattern``, where it is there, holds 1 for those that slide, and ``swa_`` fields
+    their heads, else twice as many. ``sliding_window_size`` does not count the query's own
+    position.
     """
     k_dim, v_dim = fields.head_dim(), fields.count("v_head_dim")
     heads = fields.kv_heads()
-    fields.divide("num_attention_heads", fields.heads, 2 * heads)
     size = fields.get("sliding_window_size")
     window = fields.window() if size is None else fields.count("sliding_window_size") + 1
     kinds: Kinds = {
         FULL: lambda: Attention(heads, k_dim, v_dim),
-        SLIDING: lambda: Attention(2 * heads, k_dim, v_dim, window=window, sink_logits=True),
+        SLIDING: lambda: Attention(
+            _mimo_heads(fields, 2 * heads),
+            fields.count("swa_head_dim", default=k_dim),
+            fields.count("swa_v_head_dim", default=v_dim),
+            window=window,
+            sink_logits=True,
+        ),
     }
-    return fields.by_type(kinds, lambda i: FULL if i == 0 or (i + 1) % 6 == 0 else SLIDING)
+    usual = [int(i != 0 and (i + 1) % 6 != 0) for i in range(fields.layers)]
+    pattern = fields.listed("hybrid_layer_pattern", usual)
+    if len(pattern) != fields.layers or set(map(str, pattern)) - {"0", "1"}:
+        right = f"it must hold 0 or 1 for each of the {fields.layers} layers"
+        raise ConfigError("hybrid_layer_pattern", pattern, right)
+    return fields.by_type(kinds, lambda layer: SLIDING if pattern[layer] else FULL)
+
+
+def _mimo_heads(fields: Fields, usual: int) -> int:
+    """Key/value heads of a layer that slides."""
+    if fields.get("swa_num_key_value_heads") is not None:
+        return fields.count("swa_num_key_value_heads")
+    fields.divide("num_attention_heads", fields.heads, usual)
+    return usual
 
 
 def gpt_neo(fields: Fields) -> list[Layer]:
