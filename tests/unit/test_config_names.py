@@ -151,12 +151,14 @@ def test_null_heads_and_widths():
 def test_a_size_that_was_not_read_is_noted():
     """The plan says it, as text and as data; words that are no size of a cache are not told."""
     config = BASE | {"model_type": "llama", "kv_head_groups": 2, "attn": {"heads_of_keys": 3}}
+    config |= {"hybrid_layers": [1, 0] * 4}
     plan = octavo.plan(read(config | {"vocab_size": 9, "intermediate_size": 8}), "1GiB")
     told = [note for note in plan.to_dict()["notes"] if "not read" in note]
 
     assert [
         "kv_head_groups is 2 in the file and was not read",
         "attn.heads_of_keys is 3 in the file and was not read",
+        "hybrid_layers is [1, 0, 1, 0, 1, 0, ...] in the file and was not read",
     ] == told
     assert all(note in plan.explain() for note in told)
 

@@ -9,93 +9,26 @@ from typing import Any
 
 _SIZE = re.compile(
     "head|kv|layer|dim|width|window|rank|group|state|conv|cache|latent|block|hidden|embd|d_model"
-    "|loop|recur|gram|compress|index|sink|linear|stride|mtp|nextn|predict"
+    "|loop|recur|gram|compress|index|sink|linear|stride|mtp|nextn|predict|hybrid|pattern|swa"
 )
-_OTHERS = (  # words of what keeps no cache of its own: feed-forwards, positions, training, encoders
-    *("token", "vocab", "intermediate", "moe", "expert", "rout", "ffn", "mlp", "ffw", "feed"),
-    *(
-        "patch",
-        "image",
-        "video",
-        "audio",
-        "vision",
-        "vq",
-        "codec",
-        "encoder",
-        "perceiver",
-        "former",
-    ),
-    *("rope", "rotary", "theta", "position", "embed", "proj", "adapter", "norm", "init", "drop"),
-    *(
-        "topk",
-        "top_k",
-        "scal",
-        "mult",
-        "softcap",
-        "logit",
-        "bias",
-        "loss",
-        "_id",
-        "version",
-        "quant",
-    ),
-    *(
-        "q_lora",
-        "o_lora",
-        "nope",
-        "qk_head",
-        "index_n_heads",
-        "o_groups",
-        "beam",
-        "pretrain",
-        "dt_",
-    ),
-    *("time_step", "residual", "altup", "laurel", "per_layer_input", "tp", "dense", "interval"),
-    *(
-        "n_group",
-        "topk_group",
-        "expert_group",
-        "hc_",
-        "attn_res",
-        "hash",
-        "chunk",
-        "filter",
-        "radius",
-    ),
-    *(
-        "block_size",
-        "factor",
-        "model_base",
-        "model_dim",
-        "random_blocks",
-        "local_blocks",
-        "dim_ff",
-        "mid_dim",
-    ),
-    *("keep_window", "attention_window", "aligner", "resampler", "kpool", "flow_", "latent_dim"),
-    *(
-        "latent_stats",
-        "gate_rank",
-        "number_of_conv",
-        "code_groups",
-        "ngram",
-        "adaptor",
-        "depthwise",
-    ),
-    *("t2u_", "predictor_kernel", "net_layers", "feat_", "cross_hidden", "swa_num_attention_heads"),
-    *("cross_num_attention_heads", "sliding_attention_heads"),
-    *("global_block", "attention_hidden", "mem_blocks", "conv_layers", "conv_channels", "sparse"),
-    *(
-        "max_window",
-        "rel_",
-        "spatial",
-        "generation",
-        "task_",
-        "relative",
-        "backbone",
-        "cross_attention_hidden",
-    ),
-)
+_SHOWN = 6
+_WORDS = """
+token vocab intermediate moe expert rout ffn mlp ffw feed patch image video audio vision vq
+codec encoder perceiver rope rotary theta position embed proj adapter norm init drop topk top_k
+scal mult softcap logit bias loss _id version quant q_lora o_lora nope qk_head index_n_heads
+o_groups beam pretrain dt_ time_step residual altup laurel per_layer_input dense interval
+n_group topk_group expert_group hc_ attn_res hash chunk filter radius block_size factor
+model_base model_dim random_blocks local_blocks dim_ff mid_dim keep_window attention_window
+aligner resampler kpool flow_ latent_dim latent_stats gate_rank number_of_conv code_groups ngram
+adaptor depthwise t2u_ predictor_kernel net_layers feat_ cross_hidden swa_num_attention_heads
+cross_num_attention_heads sliding_attention_heads global_block attention_hidden mem_blocks
+conv_layers conv_channels max_window rel_ spatial generation task_ relative backbone
+cross_attention_hidden kernel_sizes conv_dim conv_stride num_attention_heads_per_layer tp_
+qformer sparse_step num_sparse sparse_topk sparse_init sparse_local sparse_block sparse_disable
+decoder_sparse block_sparse num_index_heads
+"""
+_OTHERS = tuple(_WORDS.split())
+"""Words of what keeps no cache: feed-forwards, positions, training, encoders."""
 
 
 def unread_sizes(fields: Mapping[str, Any], known: Collection[str]) -> list[str]:
@@ -110,7 +43,16 @@ def unread_sizes(fields: Mapping[str, Any], known: Collection[str]) -> list[str]
         for name, value in _flat(fields).items()
         if name.rpartition(".")[2] not in known and _is_size(name, value)
     }
-    return [f"{name} is {value} in the file and was not read" for name, value in found.items()]
+    return [
+        f"{name} is {_shown(value)} in the file and was not read" for name, value in found.items()
+    ]
+
+
+def _shown(value: object) -> str:
+    """A number, or a list that is cut where it is long."""
+    if isinstance(value, list | tuple) and len(value) > _SHOWN:
+        return f"[{', '.join(map(str, value[:_SHOWN]))}, ...]"
+    return str(value)
 
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,8 +67,12 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_size(name: str, value: object) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    whole = _counts(value) or (isinstance(value, list | tuple) and any(map(_counts, value)))
     return whole and _SIZE.search(name) is not None and not any(word in name for word in _OTHERS)
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def cache_type(config: Mapping[str, Any]) -> list[str]:
