@@ -159,6 +159,8 @@ def test_an_encoder_that_decodes_keeps_a_cache(name):
     ).layers
     with pytest.raises(ConfigError, match="keeps no cache"):
         read({"model_type": name} | sizes)
+    crossed = {"model_type": name, "is_decoder": True, "add_cross_attention": True} | sizes
+    assert ((Attention(4, 16, 16), Cross(4, 16, 16)),) * 2 == read(crossed).layers
 
 
 # -- kinds -----------------------------------------------------------------------------------------

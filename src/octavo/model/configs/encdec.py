@@ -5,6 +5,7 @@ are made once.
 """
 
 from octavo.errors import ConfigError
+from octavo.model.configs.dense import unshared
 from octavo.model.configs.fields import Fields, keys_and_values, with_windows
 from octavo.model.layers import Attention, Cross, Layer
 
@@ -46,6 +47,16 @@ def crossed(fields: Fields) -> list[Layer]:
     """A plain decoder whose layers also attend to the encoded input, with as many heads."""
     own = keys_and_values(fields)
     return [(own, Cross(own.kv_heads, own.k_dim, own.v_dim))] * fields.layers
+
+
+def as_decoder(fields: Fields) -> list[Layer]:
+    """An encoder's family as a decoder: no heads shared, the input's beside them where it says."""
+    own = unshared(fields)
+    if not fields.flag("add_cross_attention"):
+        return own
+    kind = own[0]
+    assert isinstance(kind, Attention)
+    return [(kind, Cross(kind.kv_heads, kind.k_dim, kind.v_dim))] * len(own)
 
 
 def dia(fields: Fields) -> list[Layer]:

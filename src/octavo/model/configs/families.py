@@ -9,7 +9,7 @@ transformers does not have say where theirs come from.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from octavo.model.configs import dense, speech
+from octavo.model.configs import encdec, speech
 from octavo.model.configs.fields import Fields
 from octavo.model.configs.registry import Family, ModelLayers, row
 from octavo.model.configs.rows_attention import ATTENTION
@@ -32,7 +32,7 @@ DEPTHS: dict[str, Callable[[Fields], ModelLayers]] = {
     "fish_qwen3_omni": speech.fish_depth,
 }
 """By the whole model's ``model_type``, from its fields to its second decoder."""
-ENCODER_AS_DECODER = row(dense.unshared, (None, None, None, None, None, None))
+ENCODER_AS_DECODER = row(encdec.as_decoder, (None, None, None, None, None, None))
 """An encoder whose file says ``is_decoder``; it says its sizes too."""
 REQUIRED = ("num_hidden_layers", "hidden_size", "decoder_layers", "decoder_num_hidden_layers")
 """Fields that a file may not leave out unless it nests the decoder: `octavo.model.configs`."""

@@ -155,7 +155,10 @@ ENCODERS = frozenset(
 
 _EMBEDS = "it embeds its input and generates nothing, so it keeps no cache"
 _AT_ONCE = "it makes the whole spectrogram or recording at once and keeps no cache"
-_ANY_TWO = "any two models may be in it: read its decoder, config['decoder'], by itself"
+_ANY_TWO = (
+    "any two models may be in it: config['decoder'] by itself says what its decoder keeps, which "
+    "with add_cross_attention has as many heads for the other's output"
+)
 _DRAFTS = "it drafts from the cache of another model and keeps none of its own"
 REFUSED: Mapping[str, str] = {
     "bark": "three models run one after another: config['semantic_config'] and "
