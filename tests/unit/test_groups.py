@@ -140,6 +140,19 @@ def test_going_back_inside_a_window():
     assert 20 == cache.truncate(row, 20)
 
 
+@pytest.mark.parametrize("kind", [window(5), chunk(6)], ids=["window", "chunk"])
+@pytest.mark.parametrize("rollback", [1, 3, 6])
+def test_going_back_behind_a_hit(kind, rollback):
+    """A row that found its prompt may go back as far as one that computed it."""
+    cache = Cache(Plan.from_pages(60, 2, {"full": FULL, "w": kind}), rollback=rollback)
+    started(cache, range(1, 22))
+    row = cache.admit(range(1, 22))
+
+    assert 20 == row.cached
+    assert 20 - rollback == cache.truncate(row, 20 - rollback)
+    cache.check()
+
+
 @pytest.mark.parametrize("rollback", [1, 3, 6])
 def test_going_back_within_the_rollback(rollback):
     """The window keeps as many positions more."""

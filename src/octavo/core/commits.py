@@ -160,7 +160,9 @@ class Core(Steps):
             position = max(0, self.computed[row] - self.rollback)
             for group in self.groups:
                 if group.slides():
-                    self.dropped += group.slide(row, position, self.prompt[row], self.branch[row])
+                    self.dropped += group.slide(
+                        row, position, self.prompt[row], self.branch[row], self.rollback
+                    )
 
     def publish_copies(self, step: Pass) -> None:
         """Publish states copied after a step, and cross inputs it has written. O(of these)."""

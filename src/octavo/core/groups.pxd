@@ -27,7 +27,7 @@ cdef class Group:
     @cython.locals(space=Space)
     cpdef bint is_shared(self, int page) except -1
     @cython.locals(stop=int, start=int, count=int, from_prompt=int, from_branch=int, warm=int, column=int, page=int, marked=bint)
-    cdef int slide(self, int row, long long position, int prompt, int branch) except -1
+    cdef int slide(self, int row, long long position, int prompt, int branch, int back) except -1
     cdef int unit(self, int length) except -1
     @cython.locals(first=int, column=int, page=int)
     cpdef list held(self, int row, int columns)

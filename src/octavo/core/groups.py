@@ -120,11 +120,12 @@ class Group:
         space = self.space()
         return space.holders[page] > 1 or space.node[page] != 0
 
-    def slide(self, row: int, position: int, prompt: int, branch: int) -> int:
+    def slide(self, row: int, position: int, prompt: int, branch: int, back: int) -> int:
         """Give back what no query at ``position`` or later can see; returns how many pages.
 
-        The last column first; columns that a hit at a boundary of ``prompt`` or ``branch`` columns
-        would need wait with all other pages, the others at the cold end.
+        The last column first. Columns that a hit at a boundary of ``prompt`` or ``branch`` columns
+        would hold, ``back`` positions before it included, wait with all other pages, the others at
+        the cold end.
 
         Cost: O(columns given back).
         """
@@ -133,8 +134,8 @@ class Group:
             return 0
         self.first[row] = stop
         count = 0
-        from_prompt = self.floor(prompt * self.size)
-        from_branch = self.floor(branch * self.size)
+        from_prompt = self.floor(prompt * self.size - back)
+        from_branch = self.floor(branch * self.size - back)
         for warm in range(2):
             for column in range(stop - 1, start - 1, -1):
                 page = self.entry(row, column)

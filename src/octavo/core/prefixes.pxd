@@ -14,6 +14,7 @@ cdef class SharedPrefixes(KeptStates):
     cpdef int match(self, long long begin, int most, int root, dict tags) except -1
     @cython.locals(every=bint, tokens=bint, good=bint, group=Group, page=int)
     cdef void serve(self, int node, int column) except *
+    cdef int first_of_hit(self, Group group, int boundary) except -1
     @cython.locals(stop=int, column=int, node=int)
     cpdef list hit(self, Group group, int boundary, int root)
     @cython.locals(start=int, known=int, tip=int, group=Group)

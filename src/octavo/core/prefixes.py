@@ -35,7 +35,8 @@ class SharedPrefixes(KeptStates):
         """The longest boundary, in columns, that all groups can serve of the ids at ``begin``.
 
         A hit at b needs, of each group, the pages a query at b can see: all below b, those of a
-        window and the sinks, those of b's chunk, or one state. Leaves the computed nodes in
+        window and the sinks, those of b's chunk, or one state; and of windows and chunks as many
+        more as ``rollback`` lets the row go back. Leaves the computed nodes in
         ``path`` (``chain`` of them), each group's own boundary in its ``alone``, what all groups of
         tokens could serve in ``tokens_boundary``, and how far others are coming in ``awaited``.
         Changes nothing else.
@@ -85,7 +86,7 @@ class SharedPrefixes(KeptStates):
                 if page == 0:
                     group.run = column + 1
                     group.gap = group.gap or column < group.sinks
-                good = not group.gap and group.floor((column + 1) * self.size) >= group.run
+                good = not group.gap and self.first_of_hit(group, column + 1) >= group.run
                 tokens = tokens and good
             else:
                 good = group.keeps_cross or page != 0
@@ -97,6 +98,10 @@ class SharedPrefixes(KeptStates):
         if tokens:
             self.tokens_boundary = column + 1
 
+    def first_of_hit(self, group: Group, boundary: int) -> int:
+        """The first column, sinks apart, that a hit of ``boundary`` columns holds. O(1)."""
+        return group.floor(boundary * self.size - self.rollback)
+
     def hit(self, group: Group, boundary: int, root: int) -> list[int]:
         """Pages of a group that the hit at ``boundary`` after `match` would hold. O(columns)."""
         if group.keeps_cross:
@@ -105,7 +110,7 @@ class SharedPrefixes(KeptStates):
             return []
         if group.keeps_state:
             return list(self.index.bundles[group.number][self.path[boundary - 1]])
-        stop = group.floor(boundary * self.size)
+        stop = self.first_of_hit(group, boundary)
         pages = []
         for column in range(boundary):
             if column < group.sinks or column >= stop:
@@ -150,7 +155,7 @@ class SharedPrefixes(KeptStates):
     def hold_tokens(self, group: Group, row: int, boundary: int) -> None:
         """The pages of a hit in a group of tokens. O(columns)."""
         index, pool, number = self.index, self.pool, group.number
-        stop = group.floor(boundary * self.size)
+        stop = self.first_of_hit(group, boundary)
         group.first[row] = stop
         group.table.reserve(row, boundary, 0)
         for column in range(boundary):
