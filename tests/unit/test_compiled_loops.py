@@ -88,7 +88,7 @@ HOT: dict[str, list[str]] = {
     "sequences": ["Sequences.span", "Sequences.want", "Sequences.clear_wants"],
     "spaces": [],  # arrays and no methods
     "eviction": ["Lanes.join", "Lanes.put", "Lanes.leave", "Lanes.coldest"],
-    "states": [],  # lists and sets, once a prompt
+    "snapshots": [],  # lists and sets, once a prompt
     "steps": [
         "Steps.check_end",
         "Steps.reserve_columns",

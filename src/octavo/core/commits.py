@@ -144,7 +144,7 @@ class Core(Steps):
             self.end_of_cut(row, end)
 
     def keep(self, place: int, row: int, end: int, context: int) -> None:
-        """Positions up to ``end`` are computed, those of the step beyond are given back."""
+        """Positions up to ``end`` are computed; later ones, of rejected drafts, are given back."""
         later = self.moving[row] > 0
         if self.states and end < self.floor[row] and not later:
             self.settle(row, self.end_of_cut(row, end))

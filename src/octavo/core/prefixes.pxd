@@ -4,9 +4,9 @@ from octavo.core.groups cimport Group
 from octavo.core.index cimport PrefixIndex
 from octavo.core.pages cimport PagePool
 from octavo.core.sequences cimport Parts
-from octavo.core.states cimport KeptStates
+from octavo.core.snapshots cimport Snapshots
 
-cdef class SharedPrefixes(KeptStates):
+cdef class SharedPrefixes(Snapshots):
     cdef public int chain, awaited, boundary, tokens_boundary, published
     cdef public int[::1] path
     cdef public list repointed

@@ -7,10 +7,10 @@ from typing import Any
 from octavo.core.arena import ints
 from octavo.core.groups import Group
 from octavo.core.sequences import Parts
-from octavo.core.states import KeptStates
+from octavo.core.snapshots import Snapshots
 
 
-class SharedPrefixes(KeptStates):
+class SharedPrefixes(Snapshots):
     """The rows of one cache, and the prefixes they share.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""States kept for later prompts: wanted at stops, copied after a step, fetched on a hit."""
+"""Snapshots are states kept for later prompts: wanted at stops, copied, fetched on a hit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from octavo.core.groups import Group
 from octavo.core.sequences import NEVER, Sequences
 
 
-class KeptStates(Sequences):
+class Snapshots(Sequences):
     """The rows of one cache, and the states it keeps."""
 
     def stop_at(self, row: int, positions: set[int]) -> None:

@@ -2,7 +2,7 @@ cimport cython
 from octavo.core.groups cimport Group
 from octavo.core.sequences cimport Sequences
 
-cdef class KeptStates(Sequences):
+cdef class Snapshots(Sequences):
     cpdef void stop_at(self, int row, set positions) except *
     @cython.locals(stops=list, at=Py_ssize_t)
     cdef void aim(self, int row) except *
