@@ -46,6 +46,7 @@ NOT_HERE = {
     "checkpoints.loading.LoadedModel": "it has a model of transformers",
     "checkpoints.text.Detokenizer": "it has a tokenizer of transformers",
     "integrations.transformers.arguments.PassArguments": "tensors of one call",
+    "integrations.transformers.files.PrefixFiles": "a part of OctavoCache, which refuses",
     "integrations.transformers.passes.ModelPass": "it has a step, which refuses",
     "integrations.onnx.runners.PagedAttention": "an operator of onnx",
     "attention.kernels.cpu.KernelCall": "numbers of a call in C",

@@ -21,7 +21,8 @@ Every change is in such an order that an interrupt between two lines loses pages
 has its holder before it is handed out and no holder before it can be taken again, and what counts
 them never counts too many that can be taken.
 
-Knows no sequences and no order of steps.
+Knows no sequences and no order of steps. One class has all that changes who holds a page: that is
+why this module is long.
 """
 
 from __future__ import annotations

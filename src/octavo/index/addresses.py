@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from octavo.arrays import NDArray
-from octavo.cache.step import GroupView, Ints, Step
+from octavo.cache.step import Step
+from octavo.cache.views import GroupView, Ints
 from octavo.checks import check_choice, check_int
 from octavo.core.arena import view as numbers
 from octavo.core.emit import Source, Table, Target

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from octavo.cache.step import CrossView, GroupView, StateView, Step, View
+from octavo.cache.step import Step
+from octavo.cache.views import CrossView, GroupView, StateView, View
 from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, PlanError, StepError
 from octavo.model.lifetimes import Form

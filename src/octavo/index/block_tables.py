@@ -5,7 +5,8 @@ from typing import NamedTuple, Unpack, cast
 import numpy as np
 
 from octavo.arrays import NDArray
-from octavo.cache.step import Ints, Step
+from octavo.cache.step import Step
+from octavo.cache.views import Ints
 from octavo.core.emit import Base, Keys, KeyStarts, QueryStarts, Table
 from octavo.index.addresses import Addresses
 from octavo.index.arguments import Options

@@ -4,7 +4,8 @@ from typing import NamedTuple, Unpack, cast
 
 import numpy as np
 
-from octavo.cache.step import Ints, Step
+from octavo.cache.step import Step
+from octavo.cache.views import Ints
 from octavo.core.emit import LastLengths, Pages, PageStarts, QueryStarts
 from octavo.index.addresses import Addresses
 from octavo.index.arguments import Options

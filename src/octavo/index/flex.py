@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from octavo.arrays import NDArray
-from octavo.cache.step import Ints, Step
+from octavo.cache.step import Step
+from octavo.cache.views import Ints
 from octavo.checks import check_flag, check_int
 from octavo.core.emit import Slots
 from octavo.errors import LengthError, PlanError

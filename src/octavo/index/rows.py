@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from octavo.arrays import NDArray
-from octavo.cache.step import GroupView, Ints, Step
+from octavo.cache.step import Step
+from octavo.cache.views import GroupView, Ints
 from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError, PlanError
 

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple, Unpack, cast
 
-from octavo.cache.step import Ints, Step
+from octavo.cache.step import Step
+from octavo.cache.views import Ints
 from octavo.checks import check_int
 from octavo.core.emit import (
     Keys,

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from octavo.arrays import NDArray
-from octavo.cache.step import Ints, Step
+from octavo.cache.step import Step
+from octavo.cache.views import Ints
 from octavo.errors import CapacityError, LengthError, PlanError
 from octavo.index.arguments import MOST, check_gone, check_rows, check_step, padded
 from octavo.index.out import BOOL, Arrays, arrays_of, fill

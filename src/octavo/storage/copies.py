@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octavo.arrays import NDArray
-from octavo.cache.step import Copies
+from octavo.cache.views import Copies
 from octavo.checks import check_apart, check_int, check_mapping, entries_of
 from octavo.errors import LengthError, PlanError, UnknownGroup
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from octavo.cache.step import Copies
+from octavo.cache.views import Copies
 from octavo.checks import check_mapping
 from octavo.errors import LengthError, PlanError, quote, uncopied
 from octavo.planner.plan import Plan

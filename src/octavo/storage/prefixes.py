@@ -17,7 +17,8 @@ from octavo.cache.identity import Adapter, Extra, Media, Salt
 from octavo.cache.inspection import published_pages
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
-from octavo.cache.step import StateView, Step
+from octavo.cache.step import Step
+from octavo.cache.views import StateView
 from octavo.checks import Ints, Tokens
 from octavo.errors import (
     IdentityError,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from octavo.cache.step import Copies
+from octavo.cache.views import Copies
 from octavo.errors import PlanError
 from octavo.planner import sizes
 from octavo.planner.request import Plan

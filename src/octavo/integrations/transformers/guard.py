@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from threading import RLock, get_ident
 from typing import Any
 
-from octavo.errors import OctavoError, StepError
+from octavo.errors import OctavoError, StepError, uncopied
 
 
 class Guard:
@@ -21,6 +21,8 @@ class Guard:
         thread: whose call is not at its end; None: nobody's.
         torn: whether a call was left half done.
     """
+
+    __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(self) -> None:
         self._lock = RLock()

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from octavo.attention import Attended
 from octavo.attention.kernels import oracle
 from octavo.attention.parameters import Keywords
-from octavo.cache.step import GroupView, Step, View
+from octavo.cache.step import Step
+from octavo.cache.views import GroupView, View
 from octavo.testing.conformance.cases import Case
 from octavo.testing.conformance.components import Array, component, rounded
 from octavo.testing.conformance.scenes import (
