@@ -1,8 +1,8 @@
 """octavo: the KV cache of autoregressive inference as a library.
 
 It plans what fits in memory, owns every page, addresses every token and attends to only what is
-there. Importing it loads NumPy and the standard library alone; ``octavo.storage``,
-``octavo.attention`` and ``octavo.engine`` are imported by name. All errors are in
+there. Importing it loads NumPy and the standard library alone; packages as ``octavo.index``,
+``octavo.storage`` and ``octavo.engine`` are imported on use, with what they need. All errors are in
 ``octavo.errors``. ``octavo.ActivePrefixCache`` is imported on use, and PyTorch with it.
 """
 
@@ -62,11 +62,27 @@ moved.install()
 
 _VIEWS = ("Copies", "CrossView", "Delta", "GroupView", "StateView")
 _HOMES = {"ActivePrefixCache": "octavo.active_prefix.cache"}  # this one needs more than NumPy
-_HOMES |= dict.fromkeys(_VIEWS, "octavo.cache.step")  # these were here in an earlier release
+_HOMES |= dict.fromkeys(_VIEWS, "octavo.cache.views")  # these were here in an earlier release
+_PACKAGES = (
+    "active_prefix",
+    "attention",
+    "checkpoints",
+    "engine",
+    "geometry",
+    "index",
+    "integrations",
+    "scheduling",
+    "simulation",
+    "slots",
+    "storage",
+    "testing",
+)
 
 
 def __getattr__(name: str) -> typing.Any:
-    """Names that are imported on use, and those of an earlier release: every error, and views."""
+    """What is imported on use, and names of an earlier release: every error, and views."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"octavo.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     found = getattr(importlib.import_module("octavo.errors"), name, None)

@@ -49,3 +49,15 @@ def test_check_sees_a_foreign_package():
     foreign = _foreign_packages("import octavo, yaml")
 
     assert {"yaml"} <= foreign
+
+
+def test_packages_resolve_on_use():
+    """`octavo.index.vllm` after `import octavo` alone; what nobody names is not loaded."""
+    code = (
+        "import sys, octavo\n"
+        "print(octavo.index.vllm.__name__, octavo.geometry.__name__, octavo.slots.__name__)\n"
+        "print('octavo.engine' in sys.modules)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ["vllm octavo.planner.geometry octavo.slots", "False"] == run.stdout.splitlines()
