@@ -9,7 +9,7 @@ there. Importing it loads NumPy and the standard library alone; packages as ``oc
 import importlib
 import typing
 
-from octavo import moved
+from octavo import interrupts, moved  # noqa: F401, the first is for what is imported next
 from octavo.cache.batch import Batch
 from octavo.cache.cache import Cache
 from octavo.cache.identity import Adapter, CrossInput, Media, Salt

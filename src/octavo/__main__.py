@@ -2,7 +2,7 @@
 
 import sys
 
-INTERRUPTED = 130
+from octavo import interrupts
 
 
 def main() -> int:
@@ -12,8 +12,7 @@ def main() -> int:
 
         return run()
     except KeyboardInterrupt:
-        sys.stderr.write("octavo: interrupted\n")
-        return INTERRUPTED
+        return interrupts.tell()
 
 
 if __name__ == "__main__":

@@ -623,3 +623,38 @@ def test_an_interrupt_of_the_import_is_one_line():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert (130, "", "octavo: interrupted\n") == (done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("module", ["numpy", "octavo.model.spec", "octavo.cli"])
+@pytest.mark.parametrize("started", ["module", "script"])
+def test_an_interrupt_of_any_import_is_one_line(tmp_path, module, started):
+    """octavo itself and NumPy come before the command line, and are most of its start."""
+    interrupts = (
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+    script = tmp_path / "octavo"
+    script.write_text("import sys\nfrom octavo.__main__ import main\nsys.exit(main())\n")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(interrupts)
+    command = ["-m", "octavo"] if started == "module" else [str(script)]
+    done = subprocess.run(
+        [sys.executable, *command, "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{SRC}"},
+    )
+
+    assert (130, "", "octavo: interrupted\n") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_other_programs_keep_their_way_with_interrupts():
+    """Where it is imported no hook is set."""
+    code = "import sys, octavo; print(sys.excepthook is sys.__excepthook__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "True\n" == done.stdout
