@@ -51,3 +51,14 @@ def test_signatures_of_arrays_are_readable():
     assert "tokens: collections.abc.Sequence[int] | numpy.ndarray" in str(
         inspect.signature(octavo.Cache.learn)
     )
+
+
+@pytest.mark.parametrize("name", [*MODULES, "octavo.integrations.onnx"])
+def test_help_of_a_module_has_its_names(name):
+    """Those that are imported on use too."""
+    module = importlib.import_module(name)
+    names = getattr(module, "__all__", [])
+    text = pydoc.plain(pydoc.render_doc(module))
+
+    assert [] == [each for each in names if each not in dir(module)]
+    assert [] == [each for each in names if not re.search(rf"(class |    ){each}[(= ]", text)]

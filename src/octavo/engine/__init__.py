@@ -5,6 +5,7 @@ the package loads neither torch nor transformers; using one of its names does.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,3 +35,8 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    """What `help` shows and editors complete: what is imported on use too, where it can be."""
+    return sorted({*globals(), *(__all__ if find_spec("torch") else ())})

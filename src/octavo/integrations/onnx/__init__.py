@@ -7,6 +7,7 @@ are imported on use: the operator in NumPy, in `octavo.integrations.onnx.op`, ne
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,3 +40,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What `help` shows and editors complete: what is imported on use too, where it can be."""
+    return sorted({*globals(), *(__all__ if find_spec("onnx") else ())})
