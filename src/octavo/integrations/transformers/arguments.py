@@ -211,8 +211,6 @@ def real_of(mask: torch.Tensor | None, batch: int, new: int, *, by_column: bool 
         mask: of 2 axes; others and None hide none.
         batch: rows.
         new: columns.
-        kept: False: ``use_cache=False``.
-        autocast: the dtype that autocast computes in; None: it is off.
         by_column: whether columns behind a row's first token are tokens, hidden or not.
     """
     if mask is None or getattr(mask, "ndim", None) != 2:
