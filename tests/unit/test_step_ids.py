@@ -250,3 +250,17 @@ def test_bad_ids_for_the_rows_that_sample(bad):
         with pytest.raises(TokenError):
             cache.commit(step, np.array([50, bad]))
     assert step.open
+
+
+def test_a_step_that_ran_ahead_keeps_no_earlier_row_alive():
+    """A row of a committed step alone is collected, whatever step was made beside it."""
+    cache = Cache(Plan.from_pages(20, 4), depth=2)
+    lost, row = cache.admit([1, 2]), cache.admit([3, 4])
+    first = cache.extend([lost, row], 2)
+    ahead = cache.extend([row], 1, ahead=1)
+    cache.commit(first, [7, 8])
+
+    with pytest.warns(ResourceWarning, match="was collected"):
+        del first, lost
+    assert 1 == cache.stats().sequences
+    assert ([1], [1]) == (ahead.unknown.back.tolist(), ahead.unknown.rows.tolist())

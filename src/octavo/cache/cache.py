@@ -637,6 +637,8 @@ class Cache:
                 raise StepError("this is not the oldest open step: steps commit oldest first")
             ids, counts = read_learned(core, tokens, step)
             valid = read_kept(kept, step)
+            for later in core.open[1:]:
+                later._part_from_earlier()
             try:
                 core.commit(step, ids, counts, valid)
             except Refused as refused:

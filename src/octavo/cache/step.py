@@ -319,6 +319,12 @@ class Step(Pass):
         at = len(self.core.names) + number * self.count
         return self.array[at : at + self.count + more]
 
+    def _part_from_earlier(self) -> None:
+        """Note which ids are unknown before an earlier step ends: its rows live on with it."""
+        if self._earlier:
+            self._remember("unknown", self._unknown)
+            self._earlier = ()
+
     def _unknown(self) -> Unknown:
         self._check_open("unknown ids")
         return Unknown(*map(_shut, self.core.unknown(self, list(self._earlier))))
