@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import octavo
 from octavo import (
@@ -283,6 +284,49 @@ def test_slices_of_one_buffer_that_lie_apart():
     for name, array in cut.items():
         assert np.array_equal(getattr(plain, name), getattr(found, name))
         assert getattr(found, name) is array
+
+
+@by_format
+def test_arrays_of_other_classes(emit):
+    """A subclass is filled as the array it is: a matrix too, whose every view has two axes."""
+    plan, _, step = stepped()
+    wanted = emit(step, plan=plan)
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = np.matrix([[1]])
+    for other, axes in ((type(matrix), 2), (np.ma.MaskedArray, 1)):
+        made = {
+            name: np.full_like(array, 5).view(other)
+            for name, array in wanted._asdict().items()
+            if isinstance(array, np.ndarray) and array.ndim == axes
+        }
+        out = emit(step, plan=plan)._replace(**made)
+        for each in (emit(step, plan=plan, out=out), index.Emitter(emit, plan, out=out)(step)):
+            for name, array in made.items():
+                assert getattr(each, name) is array
+                assert np.array_equal(np.asarray(array), getattr(wanted, name)), name
+
+
+def test_offsets_with_more_than_keys_and_values():
+    """The axis of both is as long as the kernel reads it, and never padded."""
+    plan, _, step = stepped()
+    out = index.tensorrt(step, plan=plan)
+    for size in (1, 3):
+        wide = out._replace(block_offsets=np.full((2, size, 9), 77, np.int32))
+        with pytest.raises(LengthError, match=rf"block_offsets.shape\[1\] is {size}; it must be 2"):
+            index.tensorrt(step, plan=plan, out=wide)
+        assert (wide.block_offsets == 77).all()
+
+
+def test_empty_tensors():
+    """Rows that share no page have none to list, in torch's tensors too."""
+    plan, _, step = stepped()
+    made = index.cascade(step, plan=plan)
+    out = made._make(x if isinstance(x, int) else torch.from_numpy(x.copy()) for x in made)
+
+    assert 0 == out.shared_kv_indices.numel()
+    found = index.cascade(step, plan=plan, out=out)
+    assert found.shared_kv_indices is out.shared_kv_indices
+    assert found.kv_indices.tolist() == made.kv_indices.tolist()
 
 
 @pytest.mark.parametrize("emit", [index.vllm, index.tensorrt, index.dense, index.cross])

@@ -109,9 +109,7 @@ class _Written:
     def __init__(self, emission: Emission, made: Any, *, own: bool) -> None:
         self._emission, self._own, self._kind = emission, own, type(made)
         shown = {name: a for name, a in made._asdict().items() if not isinstance(a, int)}
-        self._arrays: Arrays = {
-            name: a if isinstance(a, np.ndarray) else as_array(a) for name, a in shown.items()
-        }
+        self._arrays: Arrays = {name: as_array(a) for name, a in shown.items()}
         self._pages = self._arrays.get("kv_indices")
         if own and self._pages is not None:
             self._pages = np.resize(self._pages, self._pages.size + self._pages.size // 8 + 64)

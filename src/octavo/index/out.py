@@ -8,6 +8,7 @@ import numpy as np
 
 from octavo.arrays import NDArray
 from octavo.cache.step import Step
+from octavo.checks import check_int
 from octavo.errors import CapacityError, LengthError
 from octavo.index.arguments import name_row
 
@@ -52,7 +53,7 @@ def arrays_of(
     found = {}
     for name, shape in shapes.items():
         given, dtype = getattr(out, name), dtypes.get(name, INT32)
-        found[name] = target = given if isinstance(given, np.ndarray) else as_array(given)
+        found[name] = target = as_array(given)
         flags = target.flags
         if target.dtype != dtype or target.ndim != len(shape):
             _refuse_array(name, given, len(shape), dtype, step)
@@ -65,14 +66,18 @@ def arrays_of(
 
 
 def as_array(given: Any) -> NDArray[Any]:
-    """The memory of a torch tensor on the CPU, pinned or not, as NumPy's array. O(1).
+    """The memory of an array, or of a torch tensor on the CPU, pinned or not, as NumPy's. O(1).
+
+    A subclass of NumPy's is seen as the plain array it is; torch's empty tensors lie at 0.
 
     What has no such memory (another device, another library, a gradient to be recorded, a view of
     which NumPy would make a copy) is an empty array that nobody can write.
     """
+    if isinstance(given, np.ndarray):
+        return given if type(given) is np.ndarray else np.asarray(given)
     try:
         array = np.asarray(given)
-        return array if array.ctypes.data == given.data_ptr() else _NO_ARRAY
+        return array if array.ctypes.data == given.data_ptr() or not array.size else _NO_ARRAY
     except (AttributeError, TypeError, ValueError, RuntimeError):
         return _NO_ARRAY
 
@@ -87,7 +92,9 @@ def fill(target: NDArray[Any], values: NDArray[Any], pad: int = 0) -> None:
 def _check_size(
     name: str, target: NDArray[Any], shape: Shape, step: Step, widest: Callable[[], int]
 ) -> None:
-    """Refuse an array that is too small."""
+    """Refuse an array that is too small, or has other than a place for keys and one for values."""
+    if name == "block_offsets":
+        check_int(f"{name}.shape[1]", target.shape[1], 2, 2, "keys and values")
     for axis, need in enumerate(shape):
         if target.shape[axis] < need:
             why = f"out is too small in axis {axis}"
