@@ -8,12 +8,15 @@ from collections.abc import Sequence as Items
 from math import inf, isfinite
 from numbers import Real
 from operator import index
-from typing import Any, SupportsIndex, TypeGuard
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeGuard
 
 import numpy as np
 
 from octavo.arrays import NDArray
 from octavo.errors import LengthError, OctavoError, PlanError, TokenError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Ints = NDArray[np.int32]
 Tokens = Items[int] | NDArray[np.integer[Any]]
@@ -140,6 +143,23 @@ def check_choice(name: str, value: object, known: Collection[str]) -> str:
     if not isinstance(value, str) or value not in known:
         raise PlanError(name, value, f"it must be one of {', '.join(known)}")
     return value
+
+
+def check_path(name: str, value: Any) -> "Path":
+    """``value`` as a path. O(1).
+
+    Raises:
+        PlanError: it is none of text, or has a null character in it.
+    """
+    from pathlib import Path  # here: numbers and names need none, and the import is slow
+
+    try:
+        path = Path(value)
+    except TypeError:
+        path = None
+    if path is None or "\0" in str(path):
+        raise PlanError(name, value, "it must be a path, as text or as a pathlib.Path")
+    return path
 
 
 def check_mapping(name: str, value: object) -> Mapping[Any, Any]:

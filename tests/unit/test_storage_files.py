@@ -23,6 +23,7 @@ from octavo import (
     OctavoError,
     PageFileError,
     PageFileMismatch,
+    PlanError,
     State,
     storage,
 )
@@ -285,6 +286,15 @@ def test_a_truncated_or_longer_file_is_noticed(small, tmp_path):
     with pytest.raises(PageFileError):
         load_pages(tmp_path / "p", store, SAVED)
     assert not store.arena.any()
+
+
+@pytest.mark.parametrize("path", [None, 3, b"pages", "a\0b"])
+def test_what_is_no_path(path, small):
+    """Named before anything is read or written."""
+    _, store = small
+    for verb in (save_pages, load_pages):
+        with pytest.raises(PlanError, match="path is .*; it must be a path"):
+            verb(path, store, SAVED, model="tiny")
 
 
 def test_what_is_no_file_of_pages(small, tmp_path):

@@ -13,6 +13,7 @@ import octavo
 from octavo import Adapter, Attention, Cache, Cross, Latent, Media, ModelSpec, Salt, State, storage
 from octavo.cache.match import Prefixes
 from octavo.cache.step import GroupView, StateView
+from octavo.errors import IdentityError, PlanError, TokenError
 from octavo.storage import Storage, files
 
 load_prefix, save_pages, save_prefix = (
@@ -172,6 +173,27 @@ def test_windows_that_have_lost_pages(tmp_path):
     assert 0 < 4 * gone == save_prefix(tmp_path / "p", cache, store, PROMPT)
     assert 4 * gone == load_prefix(tmp_path / "p", fresh, other)
     check_hit(fresh, other, PROMPT, 4 * gone)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "extra", "error", "message"),
+    [
+        ([[1], [2, 3]], (), TokenError, "token 0"),
+        (None, (), TokenError, "None"),
+        (set(PROMPT), (), TokenError, "tokens is"),
+        (PROMPT, None, IdentityError, "extra"),
+    ],
+)
+def test_prompts_are_refused_as_they_are_by_admit(tokens, extra, error, message, tmp_path):
+    """By name, and no file is begun."""
+    cache, store = made("full")
+    with pytest.raises(error, match=message):
+        save_prefix(tmp_path / "p", cache, store, tokens, extra=extra)
+    with pytest.raises(PlanError, match="storage is 'Cache'; it must be a Storage"):
+        save_prefix(tmp_path / "p", cache, cache, PROMPT)
+    with pytest.raises(PlanError, match="cache is 'NoneType'; it must be a Cache"):
+        load_prefix(tmp_path / "p", None, store)
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_refusals(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from octavo.checks import check_int
+from octavo.checks import check_int, check_path
 from octavo.errors import LengthError, PageFileError, PageFileMismatch, PlanError
 from octavo.storage.addresses import Ints, PageIndex
 from octavo.storage.fields import ComponentField
@@ -79,13 +79,14 @@ def save_pages(
         metadata: text to find again in `PageFile.metadata`.
 
     Raises:
-        UnknownGroup, PlanError, LengthError: no such pages, a ``model`` that names no weights, or
-            ``metadata`` that is no text, or begins as octavo's own entries do.
+        UnknownGroup, PlanError, LengthError: no path, no such pages, a ``model`` that names no
+            weights, or ``metadata`` that is no text, or begins as octavo's own entries do.
         OSError: the file cannot be written.
 
     Cost: O(bytes of the pages), held once more in host memory; of a ``model`` that is no text also
     O(bytes of its weights).
     """
+    place = check_path("path", path)
     indices = {group: _index(storage, group, ids) for group, ids in pages.items()}
     held = {} if metadata is None else _checked(metadata)
     held |= {_OWN + key: value for key, value in fingerprint(storage, model).items()}
@@ -95,7 +96,7 @@ def save_pages(
         if group in indices
     }
     held[f"{_OWN}checksum"] = _checksum(tensors, held)
-    _replace(Path(path), tensors, held)
+    _replace(place, tensors, held)
 
 
 class PageFile(NamedTuple):
@@ -123,19 +124,20 @@ class PageFile(NamedTuple):
             model: as in `save_pages`.
 
         Raises:
-            PlanError: ``model`` names no weights.
+            PlanError: no path; ``model`` names no weights.
             PageFileMismatch: of another model, dtype or geometry; names both sides.
             PageFileError: not there, no file of pages, truncated or damaged.
 
         Cost: O(bytes of the file), and as `save_pages` of the ``model``.
         """
-        tensors, held = _load(str(path))
-        _verify(str(path), tensors, held)
-        _compare(str(path), held, fingerprint(storage, model))
-        counts = _counts(str(path), tensors, storage)
-        _check_scales(str(path), tensors)
+        name = str(check_path("path", path))
+        tensors, held = _load(name)
+        _verify(name, tensors, held)
+        _compare(name, held, fingerprint(storage, model))
+        counts = _counts(name, tensors, storage)
+        _check_scales(name, tensors)
         own = {key: value for key, value in held.items() if not key.startswith(_OWN)}
-        return cls(str(path), tensors, counts, own)
+        return cls(name, tensors, counts, own)
 
     def write(self, storage: Storage, group: str, rows: slice, pages: Ints) -> None:
         """Put pages of the file into pages of the storage it was read for.

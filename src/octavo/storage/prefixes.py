@@ -19,7 +19,7 @@ from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.cache.views import StateView
-from octavo.checks import Ints, Tokens
+from octavo.checks import Ints, Tokens, check_tokens
 from octavo.errors import (
     IdentityError,
     LengthError,
@@ -80,7 +80,8 @@ def save_prefix(
     Raises:
         LengthError: not a single page of it can be reused.
         UnsupportedModel: windows beside states, or cross inputs.
-        PlanError: the cache has another plan, or ``model`` names no weights.
+        PlanError: no path, cache or storage, the cache has another plan, or ``model`` names no
+            weights.
         TokenError, IdentityError: tokens or extras malformed. OutOfPages: as `Cache.pin`.
         OSError: the file cannot be written.
 
@@ -88,8 +89,9 @@ def save_prefix(
     """
     _check(cache, storage)
     size = cache.plan.page_size
-    wanted = SavedPrefix(np.asarray(tokens).tolist(), tuple(extra), {})
-    with cache.pin([*wanted.tokens, _NEXT], wanted.extra) as pin:
+    asked = Prompt([*check_tokens(tokens).tolist(), _NEXT], extra)
+    wanted = SavedPrefix(asked.tokens[:-1].tolist(), asked.extra, {})
+    with cache.pin(asked) as pin:
         if not pin.tokens:
             raise LengthError(
                 "published tokens", 0, size, None, "nothing of the prefix can be reused"
@@ -147,6 +149,13 @@ def load_prefix(
 
 
 def _check(cache: Cache, storage: Storage) -> None:
+    held: tuple[tuple[str, object, type], ...] = (
+        ("cache", cache, Cache),
+        ("storage", storage, Storage),
+    )
+    for name, given, kind in held:
+        if not isinstance(given, kind):
+            raise PlanError(name, type(given).__name__, f"it must be a {kind.__name__}")
     if cache.plan != storage.plan:
         raise PlanError("storage", storage.plan, "it must be of the cache's plan")
     groups = storage.plan.groups.values()

@@ -10,7 +10,7 @@ from typing import Literal
 
 import onnx
 
-from octavo.checks import check_choice, check_int
+from octavo.checks import check_choice, check_int, check_path
 from octavo.errors import PlanError
 from octavo.integrations.onnx.caches import INDICES, IndexNames, index_names, shared_names
 from octavo.integrations.onnx.decoder import Decoder
@@ -106,21 +106,21 @@ def write_decoder(
         The path of the graph, which `PagedSession` takes.
 
     Raises:
-        PlanError: as of `export_decoder`, but for the size; no such ``engine``, or a decoder that
-            it does not run. Nothing is written then.
+        PlanError: as of `export_decoder`, but for the size; no path; no such ``engine``, or a
+            decoder that it does not run. Nothing is written then.
         ConfigError: ``config`` is none.
         LengthError: no such ``limit``.
         OSError: the files cannot be written.
 
     Cost: O(bytes of weights).
     """
+    place = check_path("folder", folder)
     check_int("limit", limit, 0, LIMIT)
     plain = decoder.plain_weights(weights)
     beside = _bytes(decoder, plain, dtype) > limit
     _check_operators(operators)
     names = _names(decoder, engine)
     described = genai_config(decoder, config, _GRAPH, names, operators)
-    place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=place, prefix=".export-") as name:
         made = Path(name)
