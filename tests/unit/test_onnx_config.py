@@ -12,7 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 import octavo
 from octavo.errors import ConfigError, LengthError, PlanError, UnsupportedField, UnsupportedModel
-from octavo.integrations.onnx import Decoder, Rotary, export_decoder
+from octavo.integrations.onnx import Decoder, PagedSession, Rotary, export_decoder
 from octavo.integrations.onnx.families import FAMILIES, FIXED, INERT
 from octavo.model.spec import Attention, Latent
 
@@ -112,6 +112,26 @@ def test_gemma_3_of_an_older_file():
     assert np.allclose(Rotary.plain(16, 900.0).frequencies, 8 * np.array(full.frequencies))
 
 
+def test_gemma_3_whose_layers_are_listed():
+    """What transformers keeps of a pattern beside the layers it gave says nothing more."""
+    listed = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+    decoder = Decoder.from_config(tiny("gemma3_text", _sliding_window_pattern=3, **listed))
+
+    assert {"window_8": (0,), "full": (1,)} == decoder.groups
+
+
+def test_windows_that_hold_every_position():
+    """They are none, as in a plan of the decoder's spec: the graph reads what that plan has."""
+    sizes = {"sliding_window": 4096, "max_position_embeddings": 96}
+    decoder = Decoder.from_config(tiny("gemma2", **sizes, vocab_size=50, intermediate_size=48))
+    plan = octavo.plan(decoder.spec, "1MiB", dtype="fp32", layout="component")
+    model = export_decoder(decoder, decoder.random_weights(), dtype="fp32", operators="standard")
+    cache, session = octavo.Cache(plan), PagedSession(model, plan)
+
+    assert list(plan.groups) == list(decoder.groups) == ["full"]
+    assert (20, 50) == session.run(cache.extend(cache.admit(range(20)), 20)).shape
+
+
 def test_yarn_magnitude():
     """The attention factor is 0.1 ln(factor) + 1, or what the file says."""
     for given, wanted in (
@@ -205,6 +225,16 @@ REFUSED = [
         "its keys must be full_attention, sliding_attention",
     ),
     (
+        {"model_type": "gemma3_text", "rope_scaling": {"type": "linear", "factor": 8.0}},
+        "rope_scaling.type",
+        "passes it over; it reads rope_type",
+    ),
+    (
+        {"model_type": "gemma3_text", "_sliding_window_pattern": 2},
+        "_sliding_window_pattern",
+        "is 2; sliding_window_pattern is 6, and is what is read",
+    ),
+    (
         {"model_type": "gemma3_text", "rope_scaling": YARN | {"truncate": False}},
         "rope_parameters.full_attention.truncate",
         "passes it over",
@@ -228,6 +258,16 @@ WRONG = [
     ({"tie_word_embeddings": 1}, "tie_word_embeddings", "true or false"),
     ({"rms_norm_eps": 0}, "rms_norm_eps", "a finite number above 0"),
     ({"rope_theta": None}, "rope_parameters.rope_theta", "a finite number above 0"),
+    (
+        {"model_type": "gemma3_text", "rope_theta": None},
+        "rope_parameters.full_attention.rope_theta",
+        "a finite number above 0",
+    ),
+    (
+        {"model_type": "gemma3_text", "rope_local_base_freq": 0},
+        "rope_parameters.sliding_attention.rope_theta",
+        "a finite number above 0",
+    ),
     ({"rope_theta": 1}, "rope_parameters.rope_theta", "above 1"),
     ({"rope_parameters": []}, None, None),
     ({"rope_parameters": [1]}, "rope_parameters", "a JSON object"),

@@ -102,12 +102,27 @@ def test_what_is_refused_writes_nothing(tmp_path):
         ({"limit": LIMIT + 1}, LengthError, f"limit is {LIMIT + 1}"),
         ({"limit": -1}, LengthError, "limit is -1"),
         ({"config": 3}, ConfigError, "config is 'int'"),
+        ({"config": {"eos_token_id": []}}, ConfigError, "eos_token_id is .*a token id"),
+        ({"config": {"bos_token_id": "a"}}, ConfigError, "bos_token_id is 'a'; .*a token id"),
     ):
         with pytest.raises(error, match=message):
             write_decoder(folder, decoder, weights, **options)
+    for place in (None, 3, b"new", "a\0b"):
+        with pytest.raises(PlanError, match="folder is .*; it must be a path"):
+            write_decoder(place, decoder, weights)
     with pytest.raises(PlanError, match="is missing"):
         write_decoder(folder, decoder, {})
     assert [] == names(tmp_path)
+
+
+def test_a_damaged_graph():
+    """A node that reads what is not there is told as a model that cannot be loaded."""
+    decoder = DECODERS["full"]
+    model = export_decoder(decoder, decoder.random_weights(), dtype="fp32", operators="standard")
+    model.graph.node[-1].input[0] = "nowhere"
+    plan = octavo.plan(decoder.spec, "256KiB", dtype="fp32")
+    with pytest.raises(PlanError, match=r"model is .*; ONNX Runtime cannot load it: .*nowhere"):
+        PagedSession(model, plan)
 
 
 def test_graphs_too_large_for_a_protobuf():

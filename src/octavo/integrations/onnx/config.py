@@ -99,7 +99,8 @@ def _check_fields(given: Mapping[str, Any], family: Family) -> None:
     _check_part("partial_rotary_factor", given.get("partial_rotary_factor"), family)
     for name, other in family.same.items():
         value, wanted = given.get(name), given.get(other, family.defaults.get(other))
-        if value is not None and value != wanted:
+        listed = other == "sliding_window_pattern" and given.get("layer_types") is not None
+        if value is not None and value != wanted and not listed:
             raise UnsupportedField(name, value, f"{other} is {wanted!r}, and is what is read")
 
 
@@ -247,10 +248,14 @@ def _nested_parameters(given: Mapping[str, Any], family: Family) -> dict[str, di
             right = f"its keys must be {', '.join(family.thetas)}"
             raise UnsupportedField(f"rope_parameters.{kind}", value, right)
     found = {kind: _part(f"rope_parameters.{kind}", held.get(kind) or {}) for kind in family.thetas}
-    found["full_attention"] |= _part("rope_scaling", given.get("rope_scaling") or {})
+    scaling = _part("rope_scaling", given.get("rope_scaling") or {})
+    if not held and "rope_type" not in scaling and scaling.get("type", "default") != "default":
+        why = f"{family.architecture} passes it over; it reads rope_type"
+        raise UnsupportedField("rope_scaling.type", scaling["type"], why)
+    found["full_attention"] |= scaling
     older = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
     for kind, parameters in found.items():
-        parameters.setdefault("rope_theta", given.get(older[kind]) or family.thetas[kind])
+        parameters.setdefault("rope_theta", given.get(older[kind], family.thetas[kind]))
         _check_type(parameters, family, f"rope_parameters.{kind}")
         if parameters.get("truncate") is False:
             why = f"{family.architecture} passes it over"

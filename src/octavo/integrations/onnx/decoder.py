@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from typing import cast
 
 from octavo.checks import check_choice, check_int, check_number, check_positive
 from octavo.errors import LengthError, PlanError, UnsupportedModel
@@ -136,7 +137,7 @@ class Decoder:
         if isinstance(self.kind, Latent):
             self._check_latent(self.kind)
         else:
-            self._check_attention(self.kinds[0])
+            self._check_attention(self._given[0])
         for rotary in self.rotaries:
             self._check_rotary(rotary)
 
@@ -146,12 +147,12 @@ class Decoder:
             given = getattr(self, name)
             if isinstance(given, tuple) and len(given) != self.layers:
                 raise PlanError(name, given, f"a tuple holds one for each of {self.layers} layers")
-        for kind in self.kinds:
+        for kind in self._given:
             if not isinstance(kind, Attention) and kind is not self.kind:
                 raise PlanError("kind", kind, "each must be an Attention")
             if not isinstance(kind, Attention | Latent):
                 raise PlanError("kind", kind, "it must be an Attention or a Latent")
-        if any(_but_window(kind) != _but_window(self.kinds[0]) for kind in self.kinds):
+        if any(_but_window(kind) != _but_window(self._given[0]) for kind in self._given):
             raise PlanError("kind", self.kind, "layers may differ in their window alone")
 
     def _check_attention(self, kind: Attention | Latent) -> None:
@@ -189,7 +190,12 @@ class Decoder:
 
     @property
     def kinds(self) -> tuple[Attention | Latent, ...]:
-        """What each layer keeps. O(layers)."""
+        """What each layer keeps; a window of ``max_length`` or more is none. O(layers)."""
+        return cast("tuple[Attention | Latent, ...]", self.spec.layers)
+
+    @property
+    def _given(self) -> tuple[Attention | Latent, ...]:
+        """The kind of each layer, as given. O(layers)."""
         return self.kind if isinstance(self.kind, tuple) else (self.kind,) * self.layers
 
     @property
@@ -216,7 +222,7 @@ class Decoder:
     @property
     def spec(self) -> ModelSpec:
         """What `octavo.plan` plans for."""
-        return ModelSpec("decoder", self.kinds, self.max_length)
+        return ModelSpec("decoder", self._given, self.max_length).in_context()
 
     @property
     def row(self) -> tuple[int, int]:

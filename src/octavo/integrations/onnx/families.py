@@ -54,7 +54,6 @@ INERT = frozenset(
     [
         # where the model comes from, element types, what else is put out
         "_name_or_path",
-        "_sliding_window_pattern",
         "auto_map",
         "cache_implementation",
         "chunk_size_feed_forward",
@@ -145,7 +144,8 @@ class Family:
         biased: linear maps with a bias whatever the config says.
         by_flag: field -> linear maps that have a bias where it is true.
         scales: field -> (field of `Decoder`, whether it divides).
-        same: field -> the field it must agree with; its class does not read it.
+        same: field -> the field it must agree with; its class does not read it. Patterns of windows
+            need not where ``layer_types`` says them.
         thetas: base of the rotary frequencies where the file says none, by type of layer; all alike
             where there is but ``""``.
         rope_types: of the rotary positions its class knows; empty: all.
@@ -235,7 +235,7 @@ FAMILIES: Mapping[str, Family] = {
         {**_GEMMA2_TRAITS, "qk_norm": True},
         activation="hidden_activation",
         by_flag=_ATTENTION,
-        same=_GEMMA2_SAME,
+        same={**_GEMMA2_SAME, "_sliding_window_pattern": "sliding_window_pattern"},
         thetas={"full_attention": 1000000.0, "sliding_attention": 10000.0},
     ),
     "granite": Family(

@@ -6,7 +6,7 @@ block tables at most, for layers that see everything and for those with a window
 
 from typing import Any
 
-from octavo.errors import PlanError
+from octavo.errors import ConfigError, PlanError
 from octavo.integrations.onnx.caches import IndexNames
 from octavo.integrations.onnx.config import read_fields
 from octavo.integrations.onnx.decoder import Decoder
@@ -53,10 +53,14 @@ def genai_config(
             greatest length and one for each other request.
 
     Raises:
-        ConfigError: ``config`` is none.
+        ConfigError: ``config`` is none, or a special token of it is no int.
     """
     fields = {} if config is None else read_fields(config)
     tokens = {name: fields[name] for name in _TOKENS if fields.get(name) is not None}
+    for name, given in tokens.items():
+        listed = given if isinstance(given, list) else [given]
+        if not listed or any(type(each) is not int for each in listed):
+            raise ConfigError(name, given, "it must be a token id, or a list of them")
     if "eos_token_id" in tokens and "pad_token_id" not in tokens:
         last = tokens["eos_token_id"]
         tokens["pad_token_id"] = last[0] if isinstance(last, list) else last

@@ -31,7 +31,7 @@ def start_runner(runtime: str, model: onnx.ModelProto | Path) -> GraphRunner:
     """The runner of a model, or of its file. O(bytes of weights).
 
     Raises:
-        PlanError: no such ``runtime``.
+        PlanError: no such ``runtime``, or a graph that it cannot load.
         UnsupportedModel: as `RuntimeRunner`.
         ModuleNotFoundError: onnxruntime is not installed.
     """
@@ -81,19 +81,23 @@ class RuntimeRunner:
 
     Raises:
         UnsupportedModel: the provider has no kernel for a node; its message names it.
+        PlanError: it cannot load the graph.
     """
 
     __reduce__ = uncopied("it has a session of ONNX Runtime; make another of its model")
 
     def __init__(self, model: onnx.ModelProto | Path) -> None:
         import onnxruntime as ort
-        from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
 
         source = str(model) if isinstance(model, Path) else model.SerializeToString()
         try:
             self._session = ort.InferenceSession(source, providers=["CPUExecutionProvider"])
-        except KernelMissing as error:
+        except state.NotImplemented as error:
             raise UnsupportedModel("ONNX Runtime's CPU provider", str(error)) from None
+        except (state.Fail, state.InvalidArgument, state.InvalidGraph) as error:
+            named = str(model) if isinstance(model, Path) else model.graph.name
+            raise PlanError("model", named, f"ONNX Runtime cannot load it: {error}") from None
 
     def run(self, feeds: Arrays, caches: Arrays) -> NDArray[Any]:
         """The graph's ``logits``. Cost: the graph's."""
