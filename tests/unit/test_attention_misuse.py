@@ -360,6 +360,15 @@ def test_arrays_of_a_step_are_checked(changed, said):
             call(each.name, fitting(step=wrong))
 
 
+@pytest.mark.parametrize("name", ["query_start", "context"])
+def test_arrays_that_a_step_lacks(name):
+    """A step that was put together without one is refused by its name."""
+    wrong = decode().replace(**{name: None})
+    for each in WORKING:
+        with pytest.raises(PlanError, match=f"{name} is None; it must be a NumPy array of ints"):
+            call(each.name, fitting(step=wrong))
+
+
 def test_numbers_of_every_kind_mean_what_a_float_does():
     """Fractions and NumPy's numbers are taken for what they are; the answer is plain float64."""
     arrays = {"key_cache": np.random.default_rng(0).normal(size=(40, 4, 2, 4))}

@@ -154,7 +154,8 @@ class StepRows:
 
 def _check_arrays(step: Step, view: GroupView) -> None:
     """Refuse arrays of a step that are none of ints, or have not a row for each of its. O(1)."""
-    arrays = {"query_start": step.query_start, "context": step.context, "base": view.base}
+    named = {name: getattr(step, name, None) for name in ("query_start", "context")}
+    arrays: dict[str, Any] = {**named, "base": view.base}  # a step made by hand may lack them
     for name, array in (*arrays.items(), ("page table", view.table)):
         _check_ints(name, array, 2 if array is view.table else 1)
     check_int("elements of query_start", step.query_start.size, 1, None, "one more than rows")
