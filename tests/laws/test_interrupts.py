@@ -43,7 +43,9 @@ class Scene:
 
     def __init__(self, shape):
         self.shape, self.far = shape, 1 if "window" in shape.groups else 4
-        self.cache = cache = Cache(shape.plan(), max_sequences=8, max_length=12, **shape.options)
+        self.cache = cache = Cache(
+            shape.plan(), max_sequences=8, max_length=12, erase=True, **shape.options
+        )
         self.extra = (CrossInput("sound", 3),) if "cross" in shape.groups else ()
         first = self.admit([1, 2, 3, 4, 5])
         self.run(first)
@@ -94,6 +96,14 @@ def same(scene):
     return scene
 
 
+def emptied(scene):
+    """Nothing is admitted or pinned."""
+    scene.pin.release()
+    for row in (scene.a, scene.b, scene.c, scene.d):
+        scene.cache.release(row)
+    return scene
+
+
 PREPARED = {
     "admit": (same, lambda s: s.admit([1, 2, 3, 4, 5, 6])),
     "guarantee": (same, lambda s: s.cache.admit([4, 3], limit=4, guarantee=True)),
@@ -122,6 +132,9 @@ PREPARED = {
     "add": (same, lambda s: s.batch.add(s.c)),
     "remove": (same, lambda s: s.batch.remove(s.a)),
     "reset": (same, lambda s: s.cache.reset(force=True)),
+    "forget": (emptied, lambda s: s.cache.reset()),
+    "stats": (same, lambda s: s.cache.stats()),
+    "vacated": (same, lambda s: s.cache.vacated()),
     "check": (same, lambda s: s.cache.check()),
 }
 
@@ -293,3 +306,16 @@ def check_scene(scene):
         with pytest.raises(UnknownSequence):
             stale()
     serve(cache, scene.shape)
+
+
+def test_every_verb_is_interrupted():
+    """No verb of a cache was left out here."""
+    ran = set()
+    for prepare, act in PREPARED.values():
+        scene = prepare(Scene(SHAPES[0]))
+        with Interrupt() as whole:
+            scene.result = act(scene)
+        ran |= {code.co_name for code, _ in whole.lines}
+    verbs = {name for name, each in vars(Cache).items() if callable(each) and name[0] != "_"}
+
+    assert set() == verbs - ran
