@@ -56,6 +56,21 @@ def test_cross_inputs_of_a_step():
     assert (5, 9) == found[-2:]
 
 
+def test_rows_that_sit_out_before_their_first_step():
+    """Their input has no pages yet: they have no keys, and the step is emitted for the others."""
+    plan = Plan.from_pages(60, 4, GROUPS)
+    cache = Cache(plan)
+    rows = [cache.admit([at] * 3, cross=(f"clip {at}", 6)) for at in range(2)]
+    step = cache.extend(rows, [0, 3])
+    found = index.cross(step, "cross", plan=plan)
+
+    assert [0, 6] == found.seq_lens.tolist()
+    assert [0, 0, 6] == found.cu_seqlens_k.tolist()
+    assert [[0, 0], step.group("cross").table[1].tolist()] == found.block_table.tolist()
+    assert [False, True] == found.fresh.tolist()
+    assert [[-1]] * 2 == index.state(step, "state", plan=plan).source.tolist()
+
+
 @pytest.mark.parametrize("name", ["state", "cross"])
 def test_padding_is_harmless(name):
     """Padded rows read and write nothing, in buffers that held something else."""

@@ -38,7 +38,7 @@ class Crossed(NamedTuple):
 
     Attributes:
         block_table: [R, width], pages of each row's input; 0 behind them and in padded rows.
-        seq_lens: [R], its tokens; 0 where the row has none.
+        seq_lens: [R], its tokens; 0 where the row has none, or sits out before its first step.
         cu_seqlens_k: [R + 1], cumulative tokens.
         query_start_loc: [R + 1], where each row's queries begin.
         fresh: bool[R], whether the step must write the input first.
@@ -102,7 +102,9 @@ def cross(
     Cost: O(rows x columns).
     """
     view = _view(step, plan, group, "cross")
-    count, size, lengths = check_rows(step, rows), plan.page_size, view.lengths
+    count, size = check_rows(step, rows), plan.page_size
+    waits = (step.counts == 0) & ~view.table.any(axis=1)  # it sits out, and has no pages yet
+    lengths = np.where(waits, np.int32(0), view.lengths)
     pages, width = -(-lengths // size), view.table.shape[1]
     if pages.max(initial=0) > width:
         right = "a column for each page of the longest input"
