@@ -367,7 +367,8 @@ class ConfigError(OctavoError, ValueError):
 
     def __init__(self, field: str, value: object, right: str) -> None:
         self.field, self.value = field, value
-        super().__init__(f"config field {field} is {quote(value)}; {right}")
+        what = "config path" if field == "path" else f"config field {field}"
+        super().__init__(f"{what} is {quote(value)}; {right}")
 
 
 class UnknownArchitecture(ConfigError):
@@ -387,6 +388,7 @@ class UnknownArchitecture(ConfigError):
         more = len(self.known) - self._SHOWN
         others = f" and {more} more (docs/models.md)" if more > 0 else ""
         names = f"known architectures are: {', '.join(self.known[: self._SHOWN])}{others}"
+        names = f"it is missing; {names}" if architecture is None else names
         super().__init__(looked_for, architecture, f"{names}; {advice}" if advice else names)
 
 

@@ -262,7 +262,7 @@ def without(name):
         ),
         (
             lambda w: w.update({"model.norm.weight": np.ones(32, complex)}),
-            "model.norm.weight is 'complex128'; it must be an array of floats",
+            "model.norm.weight is 'complex128'; it must be a NumPy array of floats",
         ),
     ],
 )

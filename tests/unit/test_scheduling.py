@@ -9,7 +9,7 @@ import torch
 
 from octavo import Cache, CapacityError, NeverFits, OutOfPages, Plan
 from octavo.engine import Engine, SamplingParams
-from octavo.errors import IdentityError, LengthError
+from octavo.errors import IdentityError, LengthError, StepError
 from octavo.scheduling import Scheduler
 from octavo.simulation import Setting, TimeModel, Trace, TraceRequest, serve
 
@@ -235,3 +235,19 @@ def test_what_can_never_run_is_refused_when_it_is_added():
     assert not scheduler
     scheduler.add(last := Prompt(5, 30))
     assert [last] == _drive(scheduler)
+
+
+def test_a_turn_ends_before_the_next():
+    """A second turn is refused while the step of the first is open, whatever the cache allows."""
+    cache = Cache(Plan.from_pages(20, PAGE), depth=2)
+    scheduler = Scheduler(cache, 8)
+    scheduler.add(Prompt(3, 6))
+    turn = scheduler.schedule()
+
+    with pytest.raises(StepError, match="the turn before is open"):
+        scheduler.schedule()
+    cache.abort(turn.step)
+    again = scheduler.schedule()
+    assert 3 == again.step.tokens
+    cache.commit(again.step, [4])
+    assert 1 == scheduler.schedule().step.tokens

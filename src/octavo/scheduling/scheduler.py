@@ -28,6 +28,7 @@ from octavo.errors import (
     NeverFits,
     OutOfPages,
     PlanError,
+    StepError,
     uncopied,
 )
 from octavo.planner import pools
@@ -132,6 +133,7 @@ class Scheduler(Generic[R]):
         self._batch, self._rows = cache.batch(), list[R]()
         self._admitted = list[R]()
         self._next: tuple[R, Prompt] | None = None  # the first that waits, as it was read
+        self._step: Step | None = None  # of the turn before
 
     def __bool__(self) -> bool:
         """Whether any request waits or runs."""
@@ -181,17 +183,20 @@ class Scheduler(Generic[R]):
             None only where nothing waits and nothing runs.
 
         Raises:
+            StepError: the step of the turn before is open.
             TokenError: an entry of a prompt is no token id; the request waits until it is removed.
             OutOfPages: sequences that are not this scheduler's hold the pages; nothing is lost.
             CapacityError: they hold all rows.
 
         Cost: O(rows), and O(prompt) for each request admitted, or waiting first.
         """
+        if self._step is not None and self._step.is_open:
+            raise StepError("the turn before is open: commit or abort its step first")
         self._behind = {r: s for r, s in self._behind.items() if s.length - s.computed > 1}
         self._admit()
         if not self.running:
             return None
-        step = self._extend()
+        step = self._step = self._extend()
         admitted, self._admitted = self._admitted, []
         return Turn(step, self._rows.copy(), admitted)
 

@@ -47,7 +47,8 @@ def _check_weight(name: str, values: object, shape: Shape) -> None:
     if found != shape:
         raise PlanError(name, found, f"its shape must be {shape}")
     if not isinstance(values, np.ndarray) or not np.can_cast(values.dtype, np.float64):
-        raise PlanError(name, str(getattr(values, "dtype", None)), "it must be an array of floats")
+        right = "it must be a NumPy array of floats; of a tensor, tensor.float().numpy()"
+        raise PlanError(name, str(getattr(values, "dtype", None)), right)
 
 
 def random_weights(shapes: Mapping[str, Shape], seed: int) -> dict[str, Floats]:

@@ -40,6 +40,9 @@ def load_config(path: str | PathLike[str]) -> dict[str, Any]:
             right = f"it must be a regular file of at most {_MAX_CONFIG_BYTES} bytes"
             raise ConfigError("path", str(file), right)
         config = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_once)
+    except FileNotFoundError:
+        right = "there is no such file here; of a model on a hub, save its config.json first"
+        raise ConfigError("path", str(file), right) from None
     except OSError as error:
         raise ConfigError("path", str(file), error.strerror or "cannot be read") from None
     except (ValueError, RecursionError) as error:
