@@ -224,7 +224,7 @@ def forget_page(cache, tokens, column):
 @pytest.mark.parametrize(("length", "hit"), [(6, 5), (5, 2)])
 def test_c27_a_window_needs_only_its_last_pages(length, hit):
     """W=3, pages of 1, page 3 of five evicted: 6 tokens hit 5, 5 tokens hit 2 (page 4 needs 3)."""
-    cache = pool(40, 1, {"w": window(3)}, rollback=9)
+    cache = pool(40, 1, {"w": window(3)})
     tokens = [1, 2, 3, 4, 5]
     forget_page(cache, tokens, 2)
 
