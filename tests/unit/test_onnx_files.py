@@ -92,6 +92,27 @@ def test_small_graphs_are_one_file(tmp_path):
     assert logits(path, decoder).shape == (30, 50)
 
 
+def test_an_export_cut_short_leaves_no_graph_beside_weights_of_another(tmp_path, monkeypatch):
+    """Files are moved into place one by one: the graph is gone before the first, and comes last."""
+    decoder = DECODERS["full"]
+    weights = decoder.random_weights(0)
+    write_decoder(tmp_path, decoder, weights, limit=0)
+    moved = []
+
+    def interrupted(self, target):
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(self.name)
+        return Path(target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_decoder(tmp_path, decoder, weights, limit=0)
+
+    assert ["model.onnx.data"] == moved
+    assert "model.onnx" not in names(tmp_path)
+
+
 def test_what_is_refused_writes_nothing(tmp_path):
     """Before a folder is made, or a file of an earlier export is touched."""
     decoder = DECODERS["full"]

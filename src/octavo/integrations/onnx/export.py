@@ -132,8 +132,10 @@ def write_decoder(
         (made / _GRAPH).write_bytes(model.SerializeToString())
         check_model(made / _GRAPH)
         (made / _GENAI).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-        for file in sorted(made.iterdir()):
-            file.replace(place / file.name)
+        (place / _GRAPH).unlink(missing_ok=True)  # cut short, there is none, not one of two exports
+        for file in (_DATA, _GENAI, _GRAPH):
+            if (made / file).exists():
+                (made / file).replace(place / file)
     if not beside:
         (place / _DATA).unlink(missing_ok=True)
     return place / _GRAPH
