@@ -637,12 +637,12 @@ class Cache:
                 raise StepError("this is not the oldest open step: steps commit oldest first")
             ids, counts = read_learned(core, tokens, step)
             valid = read_kept(kept, step)
-            for later in core.open[1:]:
-                later._part_from_earlier()
             try:
                 core.commit(step, ids, counts, valid)
             except Refused as refused:
                 raise commit_error(core, self.plan, refused, step, ids) from None
+            for open_step in core.open:
+                open_step._part_from_earlier()
             step._earlier = ()
             repointed = [
                 Repointed(step.sequences[place], core.names[number], column, old, new)

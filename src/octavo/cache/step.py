@@ -320,7 +320,7 @@ class Step(Pass):
         return self.array[at : at + self.count + more]
 
     def _part_from_earlier(self) -> None:
-        """Note which ids are unknown before an earlier step ends: its rows live on with it."""
+        """Note which ids are unknown when an earlier step has ended: its rows live on with it."""
         if self._earlier:
             self._remember("unknown", self._unknown)
             self._earlier = ()
