@@ -13,6 +13,8 @@ from octavo.errors import ConfigError
 from octavo.model.configs import FAMILIES
 from octavo.model.configs.families import REMOTE, Family
 from octavo.model.configs.fields import Fields
+from octavo.model.configs.gguf_layers import PERIODS, PLAIN, STATES
+from octavo.model.configs.gguf_layers import REFUSED as GGUF_REFUSED
 from octavo.model.configs.nested import ENCODERS, REFUSED, WRAPPERS
 from octavo.model.layers import LayerKind, kinds_in
 from octavo.planner import sizes
@@ -152,6 +154,20 @@ def _nests() -> list[str]:
     return [*lines, *(f"| `{name}` | `{inner}` |" for name, inner in sorted(WRAPPERS.items()))]
 
 
+def _gguf() -> list[str]:
+    """What is read of GGUF files, by architecture."""
+    groups = {
+        "Attention, as the metadata says it": PLAIN,
+        "Windows too": PERIODS,
+        "States of constant size, alone or with attention": STATES,
+        "Refused, as they keep no cache": GGUF_REFUSED,
+    }
+    lines = ["By `general.architecture`, from the metadata alone:", ""]
+    for title, names in groups.items():
+        lines.append(f"- {title}: {', '.join(f'`{name}`' for name in sorted(names))}.")
+    return lines
+
+
 def render() -> str:
     """The whole page."""
     lines = [INTRODUCTION, "## Published models", "", *_published(), ""]
@@ -168,6 +184,7 @@ def render() -> str:
     lines += ["## Encoders", "", "These generate nothing, keep no cache, and are refused:"]
     lines += [", ".join(f"`{name}`" for name in sorted(ENCODERS)) + "."]
     lines += ["With `is_decoder` their language models are decoders, and are read."]
+    lines += ["", "## GGUF files", "", *_gguf()]
     lines += ["", "## Others that generate", "", "Refused, each for a reason of its own:", ""]
     lines += [f"- `{name}`: {reason}." for name, reason in sorted(REFUSED.items())]
     return "\n".join(lines) + "\n"

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import gguf
 import pytest
 import yaml
 from transformers.models.auto import modeling_auto
@@ -13,7 +12,6 @@ import octavo
 from octavo import Attention, Compressed, Cross, Latent, ModelSpec, Shared, State
 from octavo.errors import ConfigError, UnknownArchitecture
 from octavo.model.configs.nested import ENCODERS, REFUSED
-from octavo.model.configs.weights import weights_beside
 from octavo.planner import sizes
 
 read = ModelSpec.from_config
@@ -324,55 +322,6 @@ def test_files_that_name_no_family(tmp_path):
     assert (State((128, 16), (128, 3)),) * 2 == read(ssm | {"ssm_cfg": {}}).layers
     with pytest.raises(UnknownArchitecture):
         read({"dim": 64, "n_layers": 2, "n_heads": 4})
-
-
-def write_gguf(path, architecture, **fields):
-    """A GGUF file of metadata alone."""
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_array("tokenizer.ggml.tokens", ["a", "b"])
-    for key, value in fields.items():
-        name = f"{architecture}.{key.replace('__', '.')}"
-        (writer.add_array if isinstance(value, list) else writer.add_uint32)(name, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    return path
-
-
-def test_metadata_of_gguf_files(tmp_path):
-    """Sizes of a GGUF file are read by its own names; its weights are its size."""
-    base = {"block_count": 4, "embedding_length": 64, "attention__head_count": 4}
-    kv = base | {"attention__head_count_kv": 2, "context_length": 99}
-    llama = write_gguf(tmp_path / "a.gguf", "llama", **kv)
-    wide = {"attention__key_length": 32, "attention__value_length": 32}
-    oss = write_gguf(tmp_path / "b.gguf", "gpt-oss", **kv | wide, attention__sliding_window=8)
-    latent = {"attention__kv_lora_rank": 24, "rope__dimension_count": 8, "nextn_predict_layers": 1}
-    deepseek = write_gguf(tmp_path / "c.gguf", "deepseek2", **kv | latent)
-    listed = write_gguf(tmp_path / "d.gguf", "llama", **kv | {"attention__head_count_kv": [2] * 4})
-
-    assert ModelSpec("llama", (Attention(2, 16, 16),) * 4, 99) == read(llama) == read(listed)
-    assert [8, None] * 2 == [kind.window for kind in read(oss).layers]
-    assert {32} == {kind.k_dim for kind in read(oss).layers}
-    assert ((Latent(24, 8),) * 3, 1) == (read(deepseek).layers, len(read(deepseek).mtp))
-    assert llama.stat().st_size == weights_beside(llama).bytes
-
-
-def test_what_is_no_gguf_file(tmp_path):
-    """A damaged file, sizes without a name and an unknown architecture are refused by name."""
-    (tmp_path / "cut.gguf").write_bytes(b"GGUF\x03\x00")
-    base = {"block_count": 4, "embedding_length": 64, "attention__head_count": 4}
-    uneven = write_gguf(tmp_path / "u.gguf", "llama", **base, attention__head_count_kv=[1, 2, 2, 2])
-    values = {"attention__key_length": 16, "attention__value_length": 8}
-    other = write_gguf(tmp_path / "v.gguf", "llama", **base, **values)
-
-    for path, field in ((tmp_path / "cut.gguf", "path"), (uneven, "num_key_value_heads")):
-        with pytest.raises(ConfigError) as caught:
-            read(path)
-        assert field == caught.value.field
-    with pytest.raises(ConfigError, match="attention.value_length"):
-        read(other)
-    with pytest.raises(UnknownArchitecture):
-        read(write_gguf(tmp_path / "n.gguf", "brand-new", **base))
 
 
 def test_modules_of_prediction_layers():

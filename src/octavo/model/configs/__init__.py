@@ -13,10 +13,12 @@ from octavo.model.configs.dense import full
 from octavo.model.configs.families import DEFAULTS, DEPTHS, ENCODER_AS_DECODER, FAMILIES, REQUIRED
 from octavo.model.configs.fields import Fields
 from octavo.model.configs.file import load_config
+from octavo.model.configs.gguf_file import ARCHITECTURE
+from octavo.model.configs.gguf_layers import read_gguf
 from octavo.model.configs.names import common_names
 from octavo.model.configs.nested import ENCODERS, PREFIXES, WRAPPERS, find_decoder, inner_name
 from octavo.model.configs.notes import cache_type, unread_sizes
-from octavo.model.configs.registry import ModelLayers
+from octavo.model.configs.registry import BY_HAND, ModelLayers, nearest_first
 from octavo.model.layers import Attention, Cross, kinds_in
 
 __all__ = [
@@ -47,6 +49,8 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
 
     Cost: O(layers).
     """
+    if ARCHITECTURE in config:
+        return read_gguf(config)
     config = _named(config)
     name, given, nested = find_decoder(config)
     family = None
@@ -85,18 +89,14 @@ def _named(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _unknown(config: Mapping[str, Any], name: object) -> UnknownArchitecture:
     """The error for an architecture without a reader: the names like it first, and a way out."""
-    from difflib import get_close_matches
-
-    known = known_architectures()
-    near = get_close_matches(name.lower(), known, 5) if isinstance(name, str) else []
     part = inner_name(config)
     inside = ""
     if part and _reads(config[part]):
         inside = f"ModelSpec.from_config(config[{part!r}]) reads its decoder, or "
-    by_hand = "give its layers by hand: ModelSpec(name, layers=(octavo.Attention(...), ...))"
-    by_hand += _plain(config)
-    others = [item for item in known if item not in near]
-    return UnknownArchitecture(name, [*near, *others], "model_type", inside + by_hand)
+    advice = inside + BY_HAND + _plain(config)
+    return UnknownArchitecture(
+        name, nearest_first(name, known_architectures()), "model_type", advice
+    )
 
 
 def _plain(config: Mapping[str, Any]) -> str:

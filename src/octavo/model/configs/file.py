@@ -9,7 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import ConfigError
-from octavo.model.configs.gguf_file import gguf_config
+from octavo.model.configs.gguf_file import gguf_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ _MAX_CONFIG_BYTES = 64 * 2**20
 def load_config(path: str | PathLike[str]) -> dict[str, Any]:
     """The content of ``path``; for a folder of its ``config.json``, else its ``params.json``.
 
-    Of a ``.gguf`` file the metadata, under the names of a config.
+    Of a ``.gguf`` file its metadata, by the file's own keys.
 
     Raises:
         ConfigError: no such file, no regular file of at most 64 MiB, not UTF-8 JSON, or not a JSON
@@ -35,7 +35,7 @@ def load_config(path: str | PathLike[str]) -> dict[str, Any]:
         file = _in_folder(file) if file.is_dir() else file
         about = file.stat()
         if file.suffix == ".gguf" and stat.S_ISREG(about.st_mode):
-            return gguf_config(file)
+            return gguf_metadata(file)
         if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_CONFIG_BYTES:
             right = f"it must be a regular file of at most {_MAX_CONFIG_BYTES} bytes"
             raise ConfigError("path", str(file), right)

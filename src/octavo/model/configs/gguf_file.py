@@ -1,10 +1,9 @@
-"""The metadata of a GGUF file as a config: its header is read, no tensor.
+"""The metadata of a GGUF file: its header is read, no tensor.
 
-Knows the format's key-value pairs and what they are called in a ``config.json``; no layers.
+Knows the format's key-value pairs; no layers.
 """
 
 import struct
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from octavo.errors import ConfigError
@@ -28,75 +27,23 @@ _SCALARS = {
 _STRING, _ARRAY = 8, 9
 _MOST = 2**24  # bytes of a string, items of an array, pairs: more is no metadata
 
-FAMILIES = {
-    "bailingmoe": "bailing_moe",
-    "bailingmoe2": "bailing_moe_v2",
-    "command-r": "cohere",
-    "deepseek2": "deepseek_v3",
-    "ernie4_5-moe": "ernie4_5_moe",
-    "exaone-moe": "exaone_moe",
-    "gemma3": "gemma3_text",
-    "glm4moe": "glm4_moe",
-    "gpt-oss": "gpt_oss",
-    "gptneox": "gpt_neox",
-    "minimax-m2": "minimax_m2",
-    "mistral3": "mistral",
-    "phi2": "phi",
-    "qwen2moe": "qwen2_moe",
-    "qwen3moe": "qwen3_moe",
-}
-"""By architecture of GGUF, the ``model_type`` of the same family; others have one name."""
-
-_NAMES = {
-    "block_count": "num_hidden_layers",
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.sliding_window": "sliding_window",
-    "attention.kv_lora_rank": "kv_lora_rank",
-    "nextn_predict_layers": "num_nextn_predict_layers",
-}
+ARCHITECTURE = "general.architecture"
 
 
-def gguf_config(file: "Path") -> dict[str, Any]:
-    """The config that the metadata of a GGUF file amounts to. O(metadata).
+def gguf_metadata(file: "Path") -> dict[str, Any]:
+    """The metadata of a GGUF file about its architecture, by keys without its name. O(metadata).
 
     Raises:
-        ConfigError: no GGUF file, damaged, or sizes that no reader has a name for.
+        ConfigError: no GGUF file, or a damaged one.
     """
     try:
         with file.open("rb") as stream:
             found = _pairs(stream)
     except (OSError, ValueError, struct.error) as error:
         raise ConfigError("path", str(file), f"no GGUF file that can be read: {error}") from None
-    architecture = found.get("general.architecture")
-    prefix = f"{architecture}."
+    prefix = f"{found.get(ARCHITECTURE)}."
     own = {key.removeprefix(prefix): item for key, item in found.items() if key.startswith(prefix)}
-    return {"model_type": FAMILIES.get(str(architecture), architecture)} | _named(own)
-
-
-def _named(own: Mapping[str, Any]) -> dict[str, Any]:
-    config = {name: own[key] for key, name in _NAMES.items() if key in own}
-    if own.get("attention.sliding_window") == 0:
-        del config["sliding_window"]
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        listed = config.get(name)
-        if isinstance(listed, list):
-            if len(set(listed)) > 1:
-                raise ConfigError(name, listed, "heads that differ by layer are not read of GGUF")
-            config[name] = listed[0]
-    if "kv_lora_rank" in config:
-        config["qk_rope_head_dim"] = own.get("rope.dimension_count")
-        del config["num_key_value_heads"]
-    elif own.get("attention.value_length", config.get("head_dim")) != config.get("head_dim"):
-        right = "it must be attention.key_length, as no reader knows other values"
-        raise ConfigError("attention.value_length", own["attention.value_length"], right)
-    ahead = config.get("num_nextn_predict_layers", 0)
-    if "num_hidden_layers" in config:  # blocks count prediction layers too
-        config["num_hidden_layers"] -= ahead
-    return config
+    return {ARCHITECTURE: found.get(ARCHITECTURE), **own}
 
 
 def _pairs(stream: BinaryIO) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a row of the table of families holds, and what comes of reading a config by one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from octavo.model.configs.fields import Fields
@@ -51,6 +51,19 @@ _COMMON = (
     "max_position_embeddings",
 )
 _NONE: Mapping[str, Any] = {}
+
+
+BY_HAND = "give its layers by hand: ModelSpec(name, layers=(octavo.Attention(...), ...))"
+"""What to do about a model that no reader knows."""
+
+
+def nearest_first(name: object, known: Iterable[str]) -> list[str]:
+    """The known names, those most like ``name`` first. O(known)."""
+    from difflib import get_close_matches
+
+    names = sorted(known)
+    near = get_close_matches(name.lower(), names, 5) if isinstance(name, str) else []
+    return [*near, *(item for item in names if item not in near)]
 
 
 def row(

@@ -253,7 +253,7 @@ def gemma3(fields: Fields) -> list[Layer]:
 
 def gemma3n(fields: Fields) -> list[Layer]:
     """All but each fifth layer have a window; the last ``num_kv_shared_layers`` keep nothing."""
-    return _share(fields, _all_but_each(fields, 5))
+    return share(fields, _all_but_each(fields, 5))
 
 
 def gemma4(fields: Fields) -> list[Layer]:
@@ -268,7 +268,7 @@ def gemma4(fields: Fields) -> list[Layer]:
     own = [cast("Attention", kind) for kind in layers]
     own[last] = replace(own[last], window=None)
     by_layer = _per_layer(fields)
-    return _share(fields, [_heads(fields, by_layer.get(i), kind) for i, kind in enumerate(own)])
+    return share(fields, [_heads(fields, by_layer.get(i), kind) for i, kind in enumerate(own)])
 
 
 def _heads(fields: Fields, given: Mapping[str, Any] | None, kind: Attention) -> Attention:
@@ -304,21 +304,20 @@ def _global_heads(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _share(fields: Fields, layers: list[Layer]) -> list[Layer]:
-    """The last ``num_kv_shared_layers`` read what the last layer before them of their type keeps.
+def share(fields: Fields, layers: list[Layer], name: str = "num_kv_shared_layers") -> list[Layer]:
+    """As many of the last layers as ``name`` says read what the last before them of a type keeps.
 
     Raises:
         ConfigError: no layer would be left, or there is none of that type.
     """
-    shared = fields.count("num_kv_shared_layers", default=0, low=0)
+    shared = fields.count(name, default=0, low=0)
     first = len(layers) - shared
     if first < 1:
-        right = f"it must be less than the {len(layers)} layers"
-        raise ConfigError("num_kv_shared_layers", shared, right)
+        raise ConfigError(name, shared, f"it must be less than the {len(layers)} layers")
     owners = {_slides(layers[layer]): layer for layer in range(first)}
     if {_slides(kind) for kind in layers[first:]} - set(owners):
         right = f"the first {first} layers must have one of each type that the others read"
-        raise ConfigError("num_kv_shared_layers", shared, right)
+        raise ConfigError(name, shared, right)
     return layers[:first] + [Shared(owners[_slides(kind)]) for kind in layers[first:]]
 
 
