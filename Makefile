@@ -18,7 +18,7 @@ export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-pure lint types docs bench pull format help-texts clean
+.PHONY: help demo test test-pure lint types docs site bench pull format help-texts clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ types: $(DEV)  ## mypy --strict on the library
 
 docs: $(DEV) pull  ## run every example of README and docs, check that the quoted help texts are current
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/docs --numprocesses=auto
+
+site: $(DEV)  ## build the documentation as a site in build/site; any warning is an error
+	@$(BIN)/python docs/build_site.py build/site
 
 bench: $(DEV) pull  ## run the benchmarks and print their results
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done

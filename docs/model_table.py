@@ -22,7 +22,7 @@ from octavo.planner import sizes
 PAGE = Path(__file__).with_name("models.md")
 CONFIGS = PAGE.parents[1] / "tests/cases/data/configs"
 MEMORY = "64TiB"
-HEAD = "| `model_type` | example | bytes a token | bytes a sequence |"
+HEAD = "| `model_type` | example | bytes per token | bytes per sequence |"
 RULE = "|---|---|--:|--:|"
 INTRODUCTION = """\
 # Models
@@ -35,10 +35,11 @@ For such a model, give the layers by hand:
 Each family's line tells of the model that its class in transformers makes when nothing is said: an
 example of the kinds of layers, not a published model.
 Figures are those of `octavo.plan` when nothing is said.
-Bytes a token are of bf16, while every layer keeps it; an indexer's keys are fp8 with scales.
-Bytes a sequence are those it has from its start, whatever its length: recurrent states in fp32 and
-convolution inputs in bf16 (`--state-dtype bf16` halves the recurrent part); the other input of a
-cross attention comes on top.
+
+Bytes per token are of bf16, while every layer keeps it; an indexer's keys are fp8 with scales.
+Bytes per sequence are those it has from its start, whatever its length: recurrent states in fp32
+and convolution inputs in bf16 (`--state-dtype bf16` halves the recurrent part); the other input of
+a cross attention comes on top.
 *remote* marks families whose code comes with the model's files.
 
 This page is written by `make help-texts`.
@@ -108,7 +109,7 @@ def _example(name: str, family: Family) -> tuple[str, str, str]:
 
 
 def _figures(spec: ModelSpec) -> tuple[str, str, str]:
-    """Layers, bytes a token and bytes a sequence."""
+    """Layers, bytes per token and bytes per sequence."""
     kinds = [kind for _, kind in spec.kinds()]
     told = "; ".join(f"{count} {kind}" for kind, count in Counter(map(_told, kinds)).items())
     own = tuple(

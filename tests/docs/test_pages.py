@@ -1,4 +1,4 @@
-"""What the documentation quotes is current, and its links lead somewhere."""
+"""What the documentation quotes is current, its links lead somewhere, and people can read it."""
 
 import ast
 import re
@@ -8,8 +8,62 @@ import help_texts
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[\w-]+)?\)")
+OTHERS = ["benchmarks/README.md", "examples/dual_ar/README.md"]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / name for name in OTHERS),
+]
+BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+MOST_WORDS = 100
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code, line for line."""
+    text = page.read_text(encoding="utf-8")
+    return BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in HEADING.findall(text)]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in plain}
+
+
+def paragraphs(text: str) -> list[tuple[int, str]]:
+    """(line, text) of each paragraph and list item of prose; tables and headings are none."""
+    found: list[tuple[int, str]] = []
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.strip()
+        if not words or words.startswith(("|", "#")):
+            inside = False
+        elif inside and not re.match(r"([-*]|\d+\.) ", words):
+            found[-1] = (found[-1][0], f"{found[-1][1]} {words}")
+        else:
+            found.append((number, words))
+            inside = True
+    return found
+
+
+def too_long(text: str) -> list[str]:
+    """Paragraphs of more than a hundred words, where and how long; a link's target is no word."""
+    each = [
+        (line, len(re.sub(r"\]\([^)]*\)", "]", words).split()), words)
+        for line, words in paragraphs(text)
+    ]
+    return [
+        f"line {line}, {count} words: {words[:50]}"
+        for line, count, words in each
+        if count > MOST_WORDS
+    ]
+
+
+def name(page: Path) -> str:
+    """A page's path in the repository."""
+    return str(page.relative_to(ROOT))
 
 
 def test_help_texts_are_current():
@@ -26,9 +80,32 @@ def test_error_tree_is_current():
     assert f"```text\n{tree}\n```" in (ROOT / "docs/errors.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_files(page):
-    """Every relative link of a page names a file of the repository."""
-    targets = LINK.findall(page.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    """Every relative link of a page names a file of the repository, and a heading that is there."""
+    lost = []
+    for target, anchor in LINK.findall(prose(page)):
+        there = page.parent / target if target else page
+        headings = there.suffix == ".md" and "docs/api" not in str(there)  # those are docstrings'
+        if not there.is_file() or (anchor and headings and anchor not in anchors(prose(there))):
+            lost.append((target, anchor))
 
-    assert [] == [target for target in targets if not (page.parent / target).exists()]
+    assert [] == lost
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=name)
+def test_paragraphs_are_short(page):
+    """No paragraph is longer than a hundred words; code, tables and the list of changes aside."""
+    assert [] == too_long(prose(page))
+
+
+def test_faults_of_pages_are_seen(tmp_path):
+    """A heading's anchor is GitHub's; a paragraph ends at an empty line, an item, a table."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A `b.c` & [d](e.md)\n\n```py\n# no heading\n```\n\n" + "word " * 101 + "\n- one\n"
+    )
+
+    assert {"a-bc--d"} == anchors(prose(page))
+    assert ["line 7, 101 words: " + ("word " * 10)[:50]] == too_long(prose(page))
+    assert [] == too_long("word " * 60 + "\n\n" + "word " * 60)

@@ -195,9 +195,8 @@ class ActivePrefixCache:
             rows: the rows that get them; None: all.
 
         Raises:
-            LengthError: sizes that differ, or a row or length out of range.
-            PlanError: no such cache, or of another dtype.
-            Nothing has changed in any of these cases.
+            LengthError: sizes that differ, or a row or length out of range. Nothing has changed.
+            PlanError: no such cache, or of another dtype. Nothing has changed.
 
         Cost: O(elements copied).
         """

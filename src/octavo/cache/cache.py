@@ -203,8 +203,9 @@ class Cache:
                 count as they are when a sequence runs token by token.
 
         Raises:
-            UnknownSequence, StaleSequence, DuplicateSequence, TokenError, LengthError,
-                IdentityError: an entry is no such request.
+            UnknownSequence, StaleSequence, DuplicateSequence: an entry's sequence is not this
+                cache's, was released, or stands there twice.
+            TokenError, LengthError, IdentityError: an entry is no such request.
 
         Cost: O(requests + prompt tokens).
         """
@@ -233,7 +234,7 @@ class Cache:
         """Pages by group that `extend` with the same arguments would take. O(rows).
 
         Raises:
-            As `extend`, but for OutOfPages and too many open steps.
+            OctavoError: what `extend` raises, but for OutOfPages and too many open steps.
         """
         self._reap()
         sequences, chosen = self._choose(rows)
@@ -680,7 +681,8 @@ class Cache:
 
         Raises:
             TokenError: an entry is no token id. CapacityError: it would pass its limit.
-            StepError: a step of it is open, or it is preempted. UnknownSequence, StaleSequence.
+            StepError: a step of it is open, or it is preempted.
+            UnknownSequence, StaleSequence: it is not this cache's, or was released.
 
         Cost: O(len(tokens)).
         """
@@ -702,7 +704,7 @@ class Cache:
 
         Raises:
             LengthError: no multiple of the page size, or not beyond what is scheduled.
-            UnknownSequence, StaleSequence.
+            UnknownSequence, StaleSequence: it is not this cache's, or was released.
 
         Cost: O(log stops).
         """
@@ -736,7 +738,8 @@ class Cache:
             LengthError: below 0 or above the known length, or exclusive and not possible.
             RollbackUnsupported: a window has given back what would be seen again.
             OutOfPages: what was guaranteed to it could not be kept.
-            StepError: a step of it is open. UnknownSequence, StaleSequence.
+            StepError: a step of it is open.
+            UnknownSequence, StaleSequence: it is not this cache's, or was released.
 
         Cost: O(pages cut).
         """
@@ -805,7 +808,8 @@ class Cache:
         Allowed with a step open: the step's results for it are ignored.
 
         Raises:
-            StepError: it is preempted already. UnknownSequence, StaleSequence.
+            StepError: it is preempted already.
+            UnknownSequence, StaleSequence: it is not this cache's, or was released.
 
         Cost: O(pages).
         """
@@ -823,7 +827,7 @@ class Cache:
 
         Raises:
             StepError: it is not preempted. OutOfPages: its guarantee cannot be given again.
-            UnknownSequence, StaleSequence.
+            UnknownSequence, StaleSequence: it is not this cache's, or was released.
 
         Cost: O(tokens).
         """

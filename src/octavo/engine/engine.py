@@ -219,7 +219,7 @@ class Engine:
             OutOfPages: pages are held by sequences that are not the engine's.
             UnsupportedModel: a request's logits are NaN or infinite.
             StepError: the engine is closed.
-            Anything the model, the tokenizer or ``on_token`` raises.
+            Exception: whatever the model, the tokenizer or ``on_token`` raises.
 
         Cost: O(tokens of the step x model) and attention over the contexts, never the pool.
         """
@@ -255,7 +255,7 @@ class Engine:
             A completion a prompt, in their order.
 
         Raises:
-            What `submit` and `step` do; then none of the prompts is left behind in the engine.
+            Exception: what `submit` and `step` raise; no prompt is left behind in the engine.
         """
         self._require_open()
         if not isinstance(prompts, Iterable):

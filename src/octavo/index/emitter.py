@@ -70,7 +70,7 @@ class Emitter(Generic[F]):
         """The arrays of ``step``, as the function gives them.
 
         Raises:
-            As the function; the arrays are what they were.
+            OctavoError: what the function raises; the arrays are what they were.
 
         Cost: O(rows + tokens + changes) for a step that follows on the last one, and for FlashInfer
         the pages behind the first row with more pages than before; else as the function.

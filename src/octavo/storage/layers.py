@@ -117,8 +117,10 @@ class LayerStore:
 
         Raises:
             PlanError: no array of integers. LengthError: beyond the group's pages.
-            UnknownGroup: no such group. Pages that cannot be written, as the null page is among
-            them or one stands twice, can be read; verbs that write refuse them.
+            UnknownGroup: no such group.
+
+        Pages of which one is the null page, or stands twice, can be read and not written: verbs
+        that write refuse them.
 
         Cost: O(len(pages)), and to sort them.
         """

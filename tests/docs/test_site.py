@@ -1,0 +1,39 @@
+"""The site is built from the pages without a warning, and asks no network for anything."""
+
+import re
+
+import build_site
+
+
+def test_site_builds(tmp_path):
+    """Every page is in the site, its links lead somewhere, and nothing is loaded from elsewhere."""
+    run = build_site.build(tmp_path)
+
+    assert (0, []) == (run.returncode, build_site.warnings(run.stdout)), run.stdout
+    pages = {path.parent.name for path in (tmp_path / "site").rglob("index.html")}
+    assert {path.stem for path in build_site.DOCS.rglob("*.md")} - {"index"} <= pages
+    loaded = [
+        (path.name, source)
+        for path in (tmp_path / "site").rglob("*.html")
+        for source in re.findall(
+            r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)', path.read_text("utf-8")
+        )
+    ]
+    assert [] == loaded
+
+
+def test_links_out_of_docs_are_brought_along(tmp_path):
+    """A page beside docs/ becomes a page of the site; any other file lies there as text."""
+    build_site.stage(tmp_path)
+    page = build_site.DOCS / "storage.md"
+    text = (
+        "[a](concepts.md#groups) [b](../CHANGELOG.md) [c](../benchmarks/results/storage.txt) "
+        "[d](../src/octavo/slots.py)"
+    )
+
+    assert (
+        "[a](concepts.md#groups) [b](changelog.md) [c](files/benchmarks/results/storage.txt) "
+        "[d](files/src/octavo/slots.py.txt)"
+    ) == build_site.relink(text, page, tmp_path / "pages")
+    copied = tmp_path / "pages/files/src/octavo/slots.py.txt"
+    assert (build_site.ROOT / "src/octavo/slots.py").read_bytes() == copied.read_bytes()
