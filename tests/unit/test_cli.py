@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import octavo
 from octavo.cli import main
+from octavo.cli.arguments import not_installed
 from octavo.cli.terminal import Answers, ProgressBar
 
 SRC = Path(__file__).parents[2] / "src"
@@ -417,7 +418,9 @@ def test_missing_extra_is_named(folder, tmp_path, words):
     run = _program(["-c", code], *[word.replace("TINY", str(folder)) for word in words])
 
     assert (1, "") == (run.returncode, run.stdout)
-    assert "octavo: torch is not installed; run pip install 'octavo[engine]'\n" == run.stderr
+    assert f"octavo: {not_installed('torch', 'engine')}\n" == run.stderr
+    assert "'octavo[engine]'" in run.stderr
+    assert "'.[engine]'" in run.stderr
 
 
 def test_answer_that_the_locale_cannot_show(folder):

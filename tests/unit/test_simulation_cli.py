@@ -11,6 +11,7 @@ from traces import read_trace as read_ids
 
 import octavo
 from octavo.cli import main
+from octavo.cli.arguments import not_installed
 from octavo.cli.terminal import ProgressBar
 
 CONFIG = {
@@ -197,7 +198,7 @@ def test_without_matplotlib(simulate, monkeypatch, tmp_path):
     code, out, err = simulate(*CHAT, "--pages", 300, "--html", tmp_path / "out.html")
 
     assert (1, "") == (code, out)
-    assert "octavo: matplotlib is not installed; run pip install 'octavo[simulate]'\n" == err
+    assert f"octavo: {not_installed('matplotlib', 'simulate')}\n" == err
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from octavo import __version__
 from octavo.cli import doctor, generate, plan, pull, simulate
-from octavo.cli.arguments import CommandError
+from octavo.cli.arguments import CommandError, not_installed
 from octavo.errors import BudgetTooSmall, OctavoError, PlanError
 
 __all__ = ["main", "parser"]
@@ -130,9 +130,7 @@ def _guarded(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        return _complain(
-            f"{error.name} is not installed; run pip install 'octavo[engine]'", _FAILED
-        )
+        return _complain(not_installed(str(error.name), "engine"), _FAILED)
     except (OctavoError, CommandError) as error:
         return _complain(str(error), _code(error))
     except OSError as error:

@@ -1,6 +1,7 @@
 """What the machine has, where it tells."""
 
 import os
+from pathlib import Path
 
 
 def machine_memory() -> int | None:
@@ -8,4 +9,13 @@ def machine_memory() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
+        return None
+
+
+def available_memory() -> int | None:
+    """Bytes of it that programs can still be given; None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvail"))
+    except (OSError, ValueError, StopIteration):
         return None

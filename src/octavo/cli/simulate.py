@@ -94,8 +94,7 @@ def _require_outputs(options: argparse.Namespace) -> None:
     """Refuse at once what cannot be written at the end."""
     for name in filter(None, (options.html, options.png)):
         if find_spec("matplotlib") is None:
-            why = "matplotlib is not installed; run pip install 'octavo[simulate]'"
-            raise arguments.CommandError(why)
+            raise arguments.CommandError(arguments.not_installed("matplotlib", "simulate"))
         path = Path(name)
         if path.is_dir():
             raise arguments.CommandError(f"{name}: is a directory")
