@@ -296,6 +296,42 @@ def test_states_and_windows_of_remote_families():
     assert State((), buffer=(3, 2)) == layers(model_type="longcat_flash_ngram")[0][1]
 
 
+def test_heads_that_are_shared_by_a_name():
+    """MPT's kinds of attention, CodeShell's groups, Step 3's and Refact's one head."""
+
+    def heads(**fields):
+        return {kind.kv_heads for kind in layers(**fields)}
+
+    mpt = {"model_type": "mpt", "num_key_value_heads": None}
+    grouped = {"attn_type": "grouped_query_attention", "kv_n_heads": 2}
+
+    assert {4} == heads(**mpt) == heads(**mpt, attn_config={"attn_type": "multihead_attention"})
+    assert {1} == heads(**mpt, attn_config={"attn_type": "multiquery_attention"})
+    assert {2} == heads(**mpt, attn_config=grouped)
+    with pytest.raises(ConfigError, match="attn_type"):
+        heads(**mpt, attn_config={"attn_type": "other"})
+    assert {2} == heads(model_type="codeshell", group_query_attention=True)
+    assert {4} == heads(model_type="codeshell", group_query_attention=False)
+    assert {1} == heads(model_type="step3_text", num_attention_groups=1)
+    assert {1} == heads(model_type="gpt_refact", multi_query=True)
+    step = layers(model_type="step3_vl", text_config=KV | {"max_position_embedding": 77})
+    assert (Attention(1, 256, 256),) * 4 == step
+
+
+def test_further_remote_families():
+    """Ouro's loops, openPangu's names of latents, PLaMo 2's mixers, a file of another's name."""
+    pangu = {"attention_kv_lora_dim": 32, "attention_qk_rope_dim": 8, "attention_v_dim": 16}
+    plamo = layers(model_type="plamo2", hidden_size_per_head=16, mamba_num_heads=8)
+    grok = {"model_type": "git", "architectures": ["Grok1ForCausalLM"]}
+
+    assert 12 == len(layers(model_type="ouro", total_ut_steps=3))
+    assert {Latent(32, 8)} == set(layers(model_type="pangu_ultra_moe", **pangu))
+    assert () == read(KV | pangu | {"model_type": "pangu_ultra_moe"}).notes
+    state = State((8, 16, 64), (128, 3))
+    assert (state, Attention(2, 16, 16)) * 2 == plamo
+    assert {2} == {kind.kv_heads for kind in layers(**grok)}
+
+
 def test_layers_of_mimo_v2():
     """Files say which layers slide and their heads; a window's size leaves the query out."""
     swa = {"swa_num_key_value_heads": 4, "swa_head_dim": 24, "swa_v_head_dim": 8}
@@ -320,8 +356,34 @@ def test_files_that_name_no_family(tmp_path):
     assert (Latent(32, 8),) * 2 == read(meta | latent).layers
     assert (State((8, 16, 128), (384, 3)),) * 2 == read(ssm).layers
     assert (State((128, 16), (128, 3)),) * 2 == read(ssm | {"ssm_cfg": {}}).layers
+    attention = {"num_heads": 4, "head_dim": 8, "d_conv": 4}
+    mixed = read(ssm | {"attn_layer_idx": [1], "attn_cfg": attention}).layers
+    assert (Attention(4, 8, 8), State((), (96, 3))) == mixed[1]
+    assert State((8, 16, 128), (384, 3)) == mixed[0]
     with pytest.raises(UnknownArchitecture):
         read({"dim": 64, "n_layers": 2, "n_heads": 4})
+
+
+def test_windows_chunks_and_images_of_params_json():
+    """Mistral's windows in turn, Llama 4's chunks, layers of Llama 3.2 that attend to images."""
+    meta = {"dim": 64, "n_layers": 8, "n_heads": 4, "n_kv_heads": 2, "norm_eps": 1e-5}
+    turns = read(meta | {"_sliding_window": [None, 32, 32, 32], "max_seq_len": 99}).layers
+    chunks = read(meta | {"attention_chunk_size": 16, "nope_layer_interval": 4}).layers
+    images = read(meta | {"vision_num_cross_attention_layers": 2, "vision_chunk_size": 560})
+    nulls = {"kv_lora_rank": None, "qk_rope_head_dim": None, "sliding_window": None}
+    codestral = {"dim": 64, "n_layers": 1, "n_groups": 2, "model_type": "mamba"}
+
+    assert [None, 32, 32, 32] * 2 == [kind.window for kind in turns]
+    assert [16, 16, 16, None] * 2 == [kind.chunk for kind in chunks]
+    assert [3, 7] == [at for at, layer in enumerate(images.layers) if isinstance(layer, tuple)]
+    assert Cross(2, 16, 16) == images.layers[3][1]
+    assert () == images.notes
+    assert (Attention(2, 16, 16),) * 8 == read(meta | nulls).layers
+    assert read(meta).layers == read(meta | {"model_type": "transformer"}).layers
+    assert (State((2, 64, 128), (128 + 2 * 2 * 128, 3)),) == read(codestral).layers
+    for field in ({"sliding_window": [8] * 3}, {"vision_num_cross_attention_layers": 9}):
+        with pytest.raises(ConfigError, match=next(iter(field))):
+            read(meta | field)
 
 
 def test_modules_of_prediction_layers():

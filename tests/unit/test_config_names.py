@@ -163,6 +163,15 @@ def test_a_size_that_was_not_read_is_noted():
     assert all(note in plan.explain() for note in told)
 
 
+def test_what_a_family_has_no_use_for_is_noted():
+    """Key/value heads where every head has its own, and lists of blocks that nobody reads."""
+    gpt2 = read(BASE | {"model_type": "gpt2", "num_key_value_heads": 2})
+    blocks = read(BASE | {"model_type": "llama", "block_configs": [{"attention": {}}] * 4})
+
+    assert ("num_key_value_heads is 2 in the file and was not read",) == gpt2.notes
+    assert ("block_configs is a list of 4 objects in the file and was not read",) == blocks.notes
+
+
 @pytest.mark.parametrize("family", sorted({*HOSTED, *WRAPPERS} & set(CONFIG_MAPPING_NAMES)))
 def test_nothing_of_a_class_is_unread(family):
     """What transformers writes of a family is read, or is no size: no note cries wolf."""

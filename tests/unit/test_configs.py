@@ -177,6 +177,7 @@ def test_nested_decoders_are_those_of_transformers(family):
     own |= {"decoder_layers": 4} if inner in ("bart", "pp_formulanet_text") else {}
     pattern = {"hybrid_override_pattern": "M*M*M*M*M*"}
     own |= pattern if inner == "nemotron_h" else {}
+    own |= {"attn_type_list": [0, 1] * 5} if inner == "minimax_text_01" else {}
     own |= {"num_kv_shared_layers": 2} if inner == "gemma3n_text" else {}
     own |= {"cross_attention_layers": [1]} if family == "mllama" else {}
     depth = {"audio_decoder_config": own | {"num_codebooks": 2}}

@@ -15,7 +15,6 @@ from octavo.model.configs.fields import Fields
 from octavo.model.configs.file import load_config
 from octavo.model.configs.gguf_file import ARCHITECTURE
 from octavo.model.configs.gguf_layers import read_gguf
-from octavo.model.configs.names import common_names
 from octavo.model.configs.nested import ENCODERS, PREFIXES, WRAPPERS, find_decoder, inner_name
 from octavo.model.configs.notes import cache_type, unread_sizes
 from octavo.model.configs.registry import BY_HAND, ModelLayers, nearest_first
@@ -70,7 +69,8 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
     whole = fields if given is config else Fields(config, {})
     depth = DEPTHS[model](whole) if model in DEPTHS else None
     longest = fields.max_length()
-    unread = unread_sizes(fields.unread(), {*family.defaults, *common_names(str(name))})
+    usual = {field for field, value in family.defaults.items() if value is not None}
+    unread = unread_sizes(fields.unread(), usual)
     prefix = [_ONE_STEP] if model in PREFIXES else []
     small = cache_type(config) or cache_type(given)
     notes = (*prefix, *small, *fields.contradictions(), *unread)
@@ -79,11 +79,16 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
 
 def _named(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config with the family that a file without a name is of; parts it nests laid open."""
-    mixer = config.get("ssm_cfg")
+    mixer, name = config.get("ssm_cfg"), config.get("model_type")
     if isinstance(mixer, Mapping):
         return {"model_type": "mamba_ssm", **mixer, **config}
-    if "model_type" not in config and set(config) >= _PARAMS:
-        return {"model_type": "params", **config}
+    if name == "mamba" and {"dim", "n_layers", "n_groups"} <= set(config):  # Mistral's file
+        return {**config, "model_type": "mamba_ssm", "layer": "Mamba2"}
+    listed = config.get("architectures")
+    if isinstance(listed, list) and listed and str(listed[0]).startswith("Grok1"):
+        return {**config, "model_type": "grok-1"}  # its files say another family
+    if name in (None, "transformer") and set(config) >= _PARAMS:
+        return {**config, "model_type": "params"}
     return config
 
 

@@ -30,6 +30,8 @@ def referring(fields: Fields) -> list[Layer]:
 
 def one_or_all_heads(fields: Fields) -> list[Layer]:
     """As a plain decoder, but ``multi_query`` says one key/value head, else each has its own."""
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        fields.ignore(name)
     heads = 1 if fields.get("multi_query", True) else fields.heads
     dim = fields.head_dim()
     return [Attention(heads, dim, dim)] * fields.layers
@@ -48,8 +50,28 @@ def falcon(fields: Fields) -> list[Layer]:
     return [Attention(heads, dim, dim)] * fields.layers
 
 
+def mpt(fields: Fields) -> list[Layer]:
+    """``attn_type`` says whether heads share one key/value head, or some, of ``kv_n_heads``.
+
+    transformers knows models alone in which every head has its own.
+    """
+    dim, heads = fields.head_dim(), fields.heads
+    inner = fields.inner("attn_config", {"num_attention_heads": heads})
+    inner.ignore("num_key_value_heads")
+    name = inner.get("attn_type", "multihead_attention")
+    if name == "grouped_query_attention":
+        heads = inner.kv_heads()
+    elif name == "multiquery_attention":
+        heads = 1
+    elif name != "multihead_attention":
+        right = "it must be multihead_attention, multiquery_attention or grouped_query_attention"
+        raise ConfigError("attn_type", name, right)
+    return [Attention(heads, dim, dim)] * fields.layers
+
+
 def nested_heads(fields: Fields) -> list[Layer]:
     """Key/value heads stand in ``attn_config``; by its class's default there is one (DBRX)."""
+    fields.ignore("num_key_value_heads")
     inner = fields.inner("attn_config", {"kv_n_heads": 1, "num_attention_heads": fields.heads})
     dim = fields.head_dim()
     return [Attention(inner.kv_heads(), dim, dim)] * fields.layers
@@ -57,6 +79,7 @@ def nested_heads(fields: Fields) -> list[Layer]:
 
 def heads_by_expert(fields: Fields) -> list[Layer]:
     """Every expert has query heads of its own over the same keys; ``kv_channels`` wide (JetMoE)."""
+    fields.ignore("num_attention_heads")
     dim = fields.count("head_dim")
     return [Attention(fields.count("num_key_value_heads"), dim, dim)] * fields.layers
 

@@ -122,8 +122,10 @@ class Fields:
         return found
 
     def replaced(self, changed: Mapping[str, Any]) -> "Fields":
-        """These fields with some changed. O(fields)."""
-        return Fields({**self._config, **changed}, self._defaults, self._family)
+        """These fields with some changed; what is asked of them counts as asked here. O(fields)."""
+        other = Fields({**self._config, **changed}, self._defaults, self._family)
+        other._asked, other._inner = self._asked, self._inner
+        return other
 
     def ignore(self, name: str) -> None:
         """Say that ``name`` is known and of no use here. O(names)."""
@@ -193,6 +195,7 @@ class Fields:
 
     def head_dim(self) -> int:
         """``head_dim`` where the file has it, else width / heads, which must divide."""
+        self.ignore("hidden_size")
         if self.get("head_dim") is not None:
             return self.count("head_dim")
         return self.divide(self.called("hidden_size"), self.width, self.heads)

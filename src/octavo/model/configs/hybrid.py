@@ -73,10 +73,25 @@ def mamba2(fields: Fields) -> list[Layer]:
 
 
 def mamba_ssm(fields: Fields) -> list[Layer]:
-    """Files of mamba-ssm: ``layer`` says which Mamba, and Mamba 2's heads follow from the width."""
-    if fields.get("attn_layer_idx"):
-        right = "layers of attention between mixers are not read here"
-        raise ConfigError("attn_layer_idx", fields.get("attn_layer_idx"), right)
+    """Files of mamba-ssm: mixers, and attention in the layers of ``attn_layer_idx``.
+
+    ``layer`` says which Mamba; Mamba 2's heads follow from the width.
+    """
+    attends = fields.layer_indices("attn_layer_idx")
+    attention = _convolved(fields) if attends else ()
+    mixers = _mamba_ssm(fields)
+    return [attention if at in attends else mixer for at, mixer in enumerate(mixers)]
+
+
+def _convolved(fields: Fields) -> Layer:
+    """Attention as ``attn_cfg`` says; queries, keys and values may pass a convolution."""
+    own = fields.inner("attn_cfg", {"hidden_size": fields.width})
+    kind, kernel = keys_and_values(own), own.count("mamba_d_conv", default=0, low=0)
+    channels = (own.heads + 2 * kind.kv_heads) * kind.k_dim
+    return (kind, State((), _conv(channels, kernel))) if kernel > 1 else kind
+
+
+def _mamba_ssm(fields: Fields) -> list[Layer]:
     if fields.get("layer", default="Mamba1") == "Mamba1":
         return mamba(fields.replaced({"d_state": fields.count("mamba_d_state", default=16)}))
     dim, inner = fields.count("mamba_d_head", default=64), _inner(fields)
@@ -111,6 +126,8 @@ def bamba(fields: Fields) -> list[Layer]:
 
 def granite_hybrid(fields: Fields) -> list[Layer]:
     """``layer_types`` names the attention layers; without it every layer is Mamba 2."""
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        fields.ignore(name)
     kinds: Kinds = {
         FULL: lambda: keys_and_values(fields),
         LINEAR: lambda: _mamba_d(fields, _inner(fields)),
@@ -224,6 +241,7 @@ def zamba2(fields: Fields) -> list[Layer]:
     All attention layers share weights, and every one of them keeps keys and values of its own.
     """
     heads, inner = fields.count("mamba_n_heads"), _inner(fields)
+    fields.ignore("mamba_d_head")
     state = _mamba2(fields, heads, fields.divide("mamba_expand", inner, heads))
     wide = _wide(fields)
     both = (Attention(fields.kv_heads(), wide, wide), state)

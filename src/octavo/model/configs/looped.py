@@ -1,7 +1,7 @@
 """Families that run some of their layers several times, each time with keys of their own."""
 
 from octavo.errors import ConfigError
-from octavo.model.configs.dense import unshared_wide
+from octavo.model.configs.dense import full, unshared_wide
 from octavo.model.configs.fields import Fields, with_windows
 from octavo.model.configs.inkling import inkling
 from octavo.model.layers import Layer
@@ -53,3 +53,8 @@ def inkling2(fields: Fields) -> list[Layer]:
     last = given.count("core_end", default=fields.count("loop_layer_index_end"))
     passes = given.count("num_passes", default=fields.count("loop_num_passes"))
     return layers + layers[first:last] * (passes - 1)
+
+
+def ouro(fields: Fields) -> list[Layer]:
+    """All layers run ``total_ut_steps`` times."""
+    return full(fields) * fields.count("total_ut_steps", default=4)

@@ -14,7 +14,16 @@ NAMES: Names = {
         "n_layers",
         "num_layers",
     ),
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim", "n_embed", "emb_dim", "embed_dim"),
+    "hidden_size": (
+        "hidden_size",
+        "n_embd",
+        "d_model",
+        "dim",
+        "n_embed",
+        "emb_dim",
+        "embed_dim",
+        "model_dim",
+    ),
     "num_attention_heads": (
         "num_attention_heads",
         "n_head",
@@ -58,9 +67,10 @@ NAMES: Names = {
         "size_per_head",
         "n_embd_head",
     ),
-    "v_head_dim": ("v_head_dim", "value_head_dim", "v_dim", "d_v"),
+    "v_head_dim": ("v_head_dim", "value_head_dim", "v_dim", "d_v", "attention_v_dim"),
     "max_position_embeddings": (
         "max_position_embeddings",
+        "max_position_embedding",
         "n_positions",
         "n_ctx",
         "max_seq_len",
@@ -79,6 +89,8 @@ NAMES: Names = {
         "attention_window_size",
         "window_size",
     ),
+    "kv_lora_rank": ("kv_lora_rank", "attention_kv_lora_dim"),
+    "qk_rope_head_dim": ("qk_rope_head_dim", "attention_qk_rope_dim"),
     "layer_types": ("layer_types", "layers_block_type"),
     "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
     "num_nextn_predict_layers": (
@@ -137,6 +149,7 @@ OWN_NAMES: Mapping[str, Names] = {
     "minimax_m2": _MODULES,
     "minimax_m3": _MODULES,
     "minimax_m3_vl_text": _MODULES,
+    "params": {"sliding_window": ("sliding_window", "_sliding_window")},
     "openelm": {"num_key_value_heads": ("num_kv_heads",)},
     "mamba": {"mamba_inner": ("intermediate_size", "d_inner")},
     "mamba2": {
@@ -171,19 +184,20 @@ OWN_NAMES: Mapping[str, Names] = {
 """By family, the names that mean something else there than in `NAMES`."""
 
 
-def common_names(family: str) -> set[str]:
-    """Names that mean in ``family`` what they mean everywhere. O(names)."""
-    own = OWN_NAMES.get(family, {})
-    return {name for thing, names in NAMES.items() if thing not in own for name in names}
-
-
 _ALWAYS = frozenset(("max_position_embeddings", "sliding_window", "attention_chunk_size"))
 _NULLS: Mapping[str, frozenset[str]] = {
     "num_key_value_heads": frozenset(
         (
             *("bamba", "bitnet", "csm", "csm_depth_decoder_model", "ernie4_5", "exaone"),
-            *("cosmos3_edge_text", "granite_docling_text", "granite_swa", "iquestcoder"),
-            *("falcon_h1", "glm4v_text", "internlm3", "paddleocr_vl_text", "phi4_multimodal"),
+            *("cosmos3_edge_text", "glm_image_text", "granite_docling_text", "granite_swa"),
+            *(
+                "falcon_h1",
+                "glm4v_text",
+                "internlm3",
+                "iquestcoder",
+                "paddleocr_vl_text",
+                "phi4_multimodal",
+            ),
             *("qwen2", "qwen2_5_omni_text", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3"),
             *("qwen3_vl_text", "seed_oss", "smollm3"),
         )

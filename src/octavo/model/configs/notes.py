@@ -25,7 +25,7 @@ cross_num_attention_heads sliding_attention_heads global_block attention_hidden 
 conv_layers conv_channels max_window rel_ spatial generation task_ relative backbone
 cross_attention_hidden kernel_sizes conv_dim conv_stride num_attention_heads_per_layer tp_
 qformer sparse_step num_sparse sparse_topk sparse_init sparse_local sparse_block sparse_disable
-decoder_sparse block_sparse num_index_heads
+decoder_sparse block_sparse num_index_heads conv_kernel inner_hidden clip_
 """
 _OTHERS = tuple(_WORDS.split())
 """Words of what keeps no cache: feed-forwards, positions, training, encoders."""
@@ -50,6 +50,8 @@ def unread_sizes(fields: Mapping[str, Any], known: Collection[str]) -> list[str]
 
 def _shown(value: object) -> str:
     """A number, or a list that is cut where it is long."""
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        return f"a list of {len(value)} objects"
     if isinstance(value, list | tuple) and len(value) > _SHOWN:
         return f"[{', '.join(map(str, value[:_SHOWN]))}, ...]"
     return str(value)
@@ -67,8 +69,12 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_size(name: str, value: object) -> bool:
-    whole = _counts(value) or (isinstance(value, list | tuple) and any(map(_counts, value)))
+    whole = _counts(value) or (isinstance(value, list | tuple) and any(map(_says, value)))
     return whole and _SIZE.search(name) is not None and not any(word in name for word in _OTHERS)
+
+
+def _says(item: object) -> bool:
+    return _counts(item) or isinstance(item, Mapping)
 
 
 def _counts(value: object) -> bool:

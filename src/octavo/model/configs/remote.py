@@ -1,13 +1,13 @@
 """Readers of families whose code comes with the model's files, where no other reader fits."""
 
 from dataclasses import replace
+from typing import Any
 
 from octavo.errors import ConfigError
-from octavo.model.configs.dense import full
+from octavo.model.configs.dense import full, unshared
 from octavo.model.configs.fields import FULL, LINEAR, Fields, Kinds, keys_and_values
 from octavo.model.configs.latent import latent, longcat
-from octavo.model.configs.windowed import every_layer
-from octavo.model.layers import Attention, Latent, Layer, Shared, State
+from octavo.model.layers import Attention, Cross, Latent, Layer, Shared, State
 
 
 def grouped_linear(fields: Fields) -> list[Layer]:
@@ -98,6 +98,34 @@ def convolved_keys(fields: Fields) -> list[Layer]:
     return layers
 
 
+def codeshell(fields: Fields) -> list[Layer]:
+    """``num_query_groups`` key/value heads where ``group_query_attention`` says so, else all."""
+    if fields.get("group_query_attention", default=True):
+        return full(fields)
+    return unshared(fields)
+
+
+def one_head(fields: Fields) -> list[Layer]:
+    """One key/value head, whatever the number of query heads (Step 3)."""
+    for name in ("hidden_size", "num_attention_heads", "num_key_value_heads"):
+        fields.ignore(name)
+    dim = fields.count("head_dim")
+    return [Attention(1, dim, dim)] * fields.layers
+
+
+def plamo2(fields: Fields) -> list[Layer]:
+    """Mamba 2 without groups; one layer of every ``mamba_step`` attends, or else the last."""
+    step, last = fields.count("mamba_step", default=2, low=2), fields.layers - 1
+    middle = min(step // 2, last)
+    dim = fields.count("hidden_size_per_head", default=128)
+    heads = fields.count("mamba_n_heads")
+    size, kernel = fields.count("mamba_d_state"), fields.count("mamba_d_conv")
+    state = State((heads, dim, size), (heads * dim, kernel - 1))
+    mixes = fields.get("mamba_enabled", default=True)
+    kinds: Kinds = {FULL: lambda: Attention(fields.kv_heads(), dim, dim), LINEAR: lambda: state}
+    return fields.by_type(kinds, lambda at: LINEAR if mixes and at % step != middle else FULL)
+
+
 def rwkv7(fields: Fields) -> list[Layer]:
     """A matrix a head, and the last input of both mixers."""
     dim = fields.count("head_dim", default=64)
@@ -105,8 +133,49 @@ def rwkv7(fields: Fields) -> list[Layer]:
     return [State((heads, dim, dim), (2 * fields.width, 1))] * fields.layers
 
 
-def plain_or_latent(fields: Fields) -> list[Layer]:
-    """A ``params.json``: latents where it has ``kv_lora_rank``, else keys, values and a window."""
+def params(fields: Fields) -> list[Layer]:
+    """A ``params.json``: latents where it has ``kv_lora_rank``, else keys and values.
+
+    Windows are one for all layers, or a list that repeats, null for all tokens. Chunks are of
+    layers with position codes. Layers that attend to images stand before some of the others.
+    """
     if fields.get("kv_lora_rank") is not None:
         return latent(fields)
-    return every_layer(fields) if fields.get("sliding_window") is not None else full(fields)
+    plain = keys_and_values(fields)
+    if fields.get("attention_chunk_size") is not None:
+        chunk = replace(plain, chunk=fields.count("attention_chunk_size"))
+        every = fields.get("nope_layer_interval") and fields.count("nope_layer_interval")
+        return [plain if every and (at + 1) % every == 0 else chunk for at in range(fields.layers)]
+    windows = fields.get("sliding_window")
+    if isinstance(windows, list):
+        return _windows_in_turn(fields, plain, windows)
+    if windows is not None:
+        return [replace(plain, window=fields.window())] * fields.layers
+    image = Cross(plain.kv_heads, plain.k_dim, plain.v_dim)
+    before = _before(fields)
+    return [(plain, image) if at in before else plain for at in range(fields.layers)]
+
+
+def _windows_in_turn(fields: Fields, plain: Attention, windows: list[Any]) -> list[Layer]:
+    name = fields.called("sliding_window")
+    if not windows or fields.layers % len(windows):
+        right = f"it must be a list whose length divides the {fields.layers} layers"
+        raise ConfigError(name, windows, right)
+    kinds = [
+        replace(plain, window=None if item is None else Fields({name: item}, {}).count(name))
+        for item in windows
+    ]
+    return [kinds[at % len(kinds)] for at in range(fields.layers)]
+
+
+def _before(fields: Fields) -> set[int]:
+    """Layers with one before them that attends to the image: counted evenly from the last."""
+    count = fields.layer_count("vision_num_cross_attention_layers", default=0, low=0)
+    layers = fields.layers
+    if count > layers:
+        right = f"it must be at most the {layers} layers"
+        raise ConfigError("vision_num_cross_attention_layers", count, right)
+    if not count:
+        return set()
+    step = -(-layers // count)
+    return set(range(layers - 1, -1, -step)[:count])

@@ -5,6 +5,7 @@ from octavo.model.configs import (
     encdec,
     hybrid,
     latent,
+    looped,
     pruned,
     remote,
     sparse,
@@ -149,6 +150,34 @@ REMOTE: dict[str, Family] = {
     "minicpm": _SAID,
     "lille-130m": _SAID,
     "phi3small": _SAID,
+    # Aquila, Orion, Tele-FLM, StableLM's first files, Yi, openPangu: plain decoders to vLLM too
+    "PanguEmbedded": _SAID,
+    "TeleFLM": _SAID,
+    "Yi": _SAID,
+    "aquila": _SAID,
+    "orion": _SAID,
+    "stablelm_epoch": _SAID,
+    "telechat": _SAID,
+    # hpcai-tech/grok-1 and xai-org/grok-2, of which the file of the latter says another family
+    "grok-1": _SAID,
+    # microsoft/phi-1_5 before transformers had it, and mlx-lm's phixtral of it
+    "phi-msft": row(dense.unshared, _NOTHING),
+    "phixtral": row(dense.unshared, _NOTHING),
+    # WisdomShell/CodeShell-7B configuration_codeshell.py, smallcloudai/Refact-1_6B-fim
+    "codeshell": row(remote.codeshell, (40, 4096, 32, None, None, 8192)),
+    "gpt_refact": row(dense.one_or_all_heads, _NOTHING, {"multi_query": True}),
+    # ByteDance/Ouro-2.6B modeling_ouro.py: every loop of every layer keeps its own
+    "ouro": row(looped.ouro, _NOTHING),
+    # openPangu-Ultra-MoE-718B: DeepSeek's latents by names of its own
+    "pangu_ultra_moe": row(latent.latent, _NOTHING),
+    # pfnet/plamo-2-8b modeling_plamo.py
+    "plamo2": row(
+        remote.plamo2,
+        (32, 4096, 32, None, None, 2048),
+        {"mamba_d_state": 64, "mamba_d_conv": 4, "mamba_num_heads": 64},
+    ),
+    # stepfun-ai/step3 configuration_step3.py: all heads share one of keys and values
+    "step3_text": row(remote.one_head, (61, 7168, 64, None, 256, 8192)),
     "deepseek": row(dense.full, (30, 4096, 32, 32, None, 2048)),
     "hunyuan": row(remote.shared_across, _NOTHING),
     "iquestloopcoder": row(remote.looped_window, (None, None, None, None, None, 131072)),
@@ -174,7 +203,7 @@ REMOTE: dict[str, Family] = {
     # state-spaces/mamba-2.8b and mamba2-2.7b config.json, which name no family
     "mamba_ssm": row(hybrid.mamba_ssm, _NOTHING, {"d_conv": 4, "expand": 2}),
     # a params.json of Meta's or Mistral's release, which names no family
-    "params": row(remote.plain_or_latent, _NOTHING),
+    "params": row(remote.params, _NOTHING),
     # XiaomiMiMo/MiMo-7B-Base configuration_mimo.py: Qwen 2 with prediction layers
     "mimo": row(
         windowed.qwen,
