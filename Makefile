@@ -8,7 +8,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ENGINE := $(VENV)/.octavo-engine
 DEV := $(VENV)/.octavo-dev
-PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check  # -qq: errors alone
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+SAYING := $(PYTHON) -P src/octavo/cli/waiting.py  # runs a command, and says that it goes on
 MODEL := smollm2-135m
 CORE := hatch_build.py $(wildcard src/octavo/core/*.py src/octavo/core/*.pxd)  # what is compiled
 
@@ -23,8 +24,8 @@ export OMP_WAIT_POLICY ?= passive
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
 
-demo: pull  ## set up, fetch the model once and let it answer two prompts
-	@$(BIN)/python examples/demo.py
+demo: pull  ## set up, fetch the model once and let it chat, with the cache and without
+	@$(BIN)/octavo demo
 
 test: $(DEV) pull  ## all tests but those of the documentation
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/docs --numprocesses=auto --dist=loadfile
@@ -67,11 +68,11 @@ clean:  ## remove the environment and what the tools left
 # A stamp is younger than pyproject.toml when its extra is installed. The install compiles the core
 # where a C compiler is, so it is done again when the core's source has changed.
 $(ENGINE): pyproject.toml $(CORE)
-	@test -e $@ || echo "setting up $(VENV) with $(PYTHON): PyTorch and transformers, a few minutes the first time" >&2
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) --editable '.[engine]'
+	@test -e $@ || echo "Setting up $(VENV) with $(PYTHON): a few minutes and about 1.5 GB of disk, once." >&2
+	@test -x $(BIN)/pip || $(SAYING) "Making $(VENV)" $(PYTHON) -m venv $(VENV)
+	@$(SAYING) "Installing octavo, PyTorch and transformers" $(PIP_INSTALL) --editable '.[engine]'
 	@touch $@
 
 $(DEV): pyproject.toml | $(ENGINE)
-	@$(PIP_INSTALL) --editable '.[engine,dev]'
+	@$(SAYING) "Installing what the tests need" $(PIP_INSTALL) --editable '.[engine,dev]'
 	@touch $@

@@ -265,12 +265,15 @@ def test_misuse_is_one_line_and_exit_code_2(octavo_run, words, said):
         (["--model", "/dev/zero"], "a model is a folder with config.json, or a .gguf file"),
         (["--model", "x" * 5000], "File name too long"),
         (
-            ["--model", "TINY", "--memory", "4KiB"],
+            ["--model", "TINY", "--dtype", "bf16", "--memory", "4KiB"],
             "needs 16 pages (32 KiB), the memory holds 1 (2 KiB)",
         ),
-        (["--model", "TINY", "--memory", "0"], "memory is 0; at least 4096 bytes are needed"),
         (
-            ["--model", "TINY", "--memory", "12KiB", "--max-tokens", "90"],
+            ["--model", "TINY", "--dtype", "bf16", "--memory", "0"],
+            "memory is 0; at least 4096 bytes are needed",
+        ),
+        (
+            ["--model", "TINY", "--dtype", "bf16", "--memory", "12KiB", "--max-tokens", "90"],
             "(5 tokens) with its answer (up to 90) needs 6 pages (12 KiB), the memory holds 5 (10 ",
         ),
     ],

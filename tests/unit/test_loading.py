@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from octavo.checkpoints import hub
+from octavo.checkpoints import hub, loading
 from octavo.checkpoints.gguf import convert
 from octavo.checkpoints.loading import load
 from octavo.errors import ConfigError, ModelError, OctavoError, UnknownArchitecture
@@ -98,6 +98,17 @@ def test_folder_gives_model_tokenizer_and_spec(saved):
 def test_weights_come_in_the_dtype_asked_for(saved, name, expected):
     """The dtype is octavo's name for it."""
     assert {expected} == {p.dtype for p in load(saved, name).model.parameters()}
+
+
+@pytest.mark.parametrize(("name", "expected"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_by_default_weights_come_in_what_the_processor_is_fast_in(
+    saved, name, expected, monkeypatch
+):
+    """The model says which type it became, in the word a plan takes."""
+    monkeypatch.setattr(loading, "fast_dtype", lambda: name)
+    loaded = load(saved)
+
+    assert (name, expected) == (loaded.dtype, loaded.model.dtype)
 
 
 def test_stop_tokens_of_the_generation_config_are_all_taken(folder):

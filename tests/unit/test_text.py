@@ -45,6 +45,16 @@ def test_chat_ends_where_the_answer_starts():
     assert written == BYTES.decode(tokens, skip_special_tokens=False)
 
 
+def test_chat_of_several_turns_begins_like_the_chat_before():
+    """Turns of user and model alternate, and a longer conversation begins with the shorter one."""
+    tokens = encode_chat(BYTES, "hi", "ho", "hm", system="be kind")
+
+    written = "<s>user: hi</s><s>assistant: ho</s><s>user: hm</s><s>assistant: "
+    assert BYTES.decode(tokens, skip_special_tokens=False).endswith(written)
+    first = encode_chat(BYTES, "hi", system="be kind")
+    assert first == tokens[: len(first)]
+
+
 def test_chat_without_a_template_is_refused():
     """A model that has no chat format is not given an invented one."""
     plain = _tokenizer(None)

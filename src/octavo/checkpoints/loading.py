@@ -20,6 +20,7 @@ from safetensors import safe_open
 
 from octavo.checkpoints import hub
 from octavo.checkpoints.failures import reading
+from octavo.checkpoints.processor import fast_dtype
 from octavo.errors import ModelError
 from octavo.model.configs import load_config
 from octavo.model.dtypes import DType
@@ -51,6 +52,11 @@ class LoadedModel:
     spec: ModelSpec
 
     @property
+    def dtype(self) -> str:
+        """Element type of the weights, in octavo's name: what a plan for this model takes."""
+        return dtype_of(str(self.model.dtype).removeprefix("torch.")).name
+
+    @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer, by the generation config and the tokenizer; ascending."""
         declared = self.model.generation_config.eos_token_id
@@ -59,12 +65,14 @@ class LoadedModel:
         return tuple(sorted(i for i in ids if i is not None))
 
 
-def load(name_or_path: str | Path, dtype: str | DType = "bf16") -> LoadedModel:
+def load(name_or_path: str | Path, dtype: str | DType = "auto") -> LoadedModel:
     """Load a model from a folder, a GGUF file, or by the name it was pulled under.
 
     Args:
         name_or_path: a name of ``hub.MODELS``, a Hugging Face folder or a ``.gguf`` file.
-        dtype: element type of the weights: ``bf16``, ``fp16`` or ``fp32``.
+        dtype: element type of the weights: ``bf16``, ``fp16`` or ``fp32``; ``auto``: ``bf16``
+            where the processor has instructions for it, else ``fp32``. `LoadedModel.dtype` says
+            which it became.
 
     Raises:
         ModelError: not found, not pulled or changed since, no model, damaged or incomplete weights,
@@ -75,7 +83,7 @@ def load(name_or_path: str | Path, dtype: str | DType = "bf16") -> LoadedModel:
     Cost: reads every weight once, and once more for the checksums of a model that was pulled by
     name: half a second for 270 MB.
     """
-    kind = getattr(torch, dtype_of(dtype).torch_name)
+    kind = getattr(torch, dtype_of(fast_dtype() if dtype == "auto" else dtype).torch_name)
     path = hub.find(name_or_path)
     if name_or_path in hub.MODELS:
         hub.require_sound(str(name_or_path))

@@ -5,6 +5,7 @@ growing text that never shows half a character and whose pieces add up to the te
 tokens. Knows nothing of models or pages.
 """
 
+from itertools import cycle
 from typing import Any
 
 from octavo.errors import UnsupportedModel
@@ -19,10 +20,11 @@ def has_chat_template(tokenizer: Any) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 
 
-def encode_chat(tokenizer: Any, prompt: str, system: str | None = None) -> list[int]:
-    """Token ids of one user turn in the model's chat format, up to where the answer starts.
+def encode_chat(tokenizer: Any, *turns: str, system: str | None = None) -> list[int]:
+    """Token ids of a conversation in the model's chat format, up to where the answer starts.
 
     Args:
+        turns: what the user and the model said in turn; the first and the last are the user's.
         system: text of a system turn; None: the template's own default.
 
     Raises:
@@ -30,10 +32,11 @@ def encode_chat(tokenizer: Any, prompt: str, system: str | None = None) -> list[
     """
     if not has_chat_template(tokenizer):
         raise UnsupportedModel("chat", "this model has no chat template; give it raw text")
-    turns = [{"role": "system", "content": system}] if system is not None else []
-    turns.append({"role": "user", "content": prompt})
+    written = [{"role": "system", "content": system}] if system is not None else []
+    for role, content in zip(cycle(("user", "assistant")), turns, strict=False):
+        written.append({"role": role, "content": content})
     try:
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(written, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # a template is a program of the model's author: anything may come
         raise UnsupportedModel("chat", f"the model's chat template failed: {error}") from error
     return list(tokenizer(text, add_special_tokens=False).input_ids)

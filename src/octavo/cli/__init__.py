@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from octavo import __version__
-from octavo.cli import doctor, generate, plan, pull, simulate
+from octavo.cli import demo, doctor, generate, plan, pull, simulate
 from octavo.cli.arguments import CommandError, not_installed
 from octavo.errors import BudgetTooSmall, OctavoError, PlanError
 
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action="version", version=f"octavo {__version__}")
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
-    for command in (pull, generate, plan, simulate, doctor):
+    for command in (demo, pull, generate, plan, simulate, doctor):
         command.add_to(commands)
     return whole
 

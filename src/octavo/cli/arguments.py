@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from octavo.errors import PlanError
 from octavo.planner.budget import parse_memory
 
-DTYPES = ("bf16", "fp32", "fp16")
+DTYPES = ("auto", "bf16", "fp32", "fp16")
 
 
 class CommandError(Exception):
@@ -125,5 +125,9 @@ def add_page_size(parser: argparse.ArgumentParser) -> None:
 def add_dtype(parser: argparse.ArgumentParser, what: str) -> None:
     """Add ``--dtype``."""
     parser.add_argument(
-        "--dtype", choices=DTYPES, default="bf16", help=f"{what} (default: %(default)s)"
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help=f"{what}; auto: bf16 where the processor has instructions for it, else fp32 "
+        "(default: %(default)s)",
     )

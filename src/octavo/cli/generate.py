@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -115,7 +116,7 @@ def run(options: argparse.Namespace) -> None:
     if options.model == DEFAULT_MODEL and not hub.is_pulled(DEFAULT_MODEL):
         print(f"{DEFAULT_MODEL} is not here yet; fetching it once", file=sys.stderr)
         pull.fetch(DEFAULT_MODEL)
-    _be_quiet()
+    set_up_libraries()
     from octavo.checkpoints import loading
 
     loaded = loading.load(options.model, options.dtype)
@@ -123,7 +124,7 @@ def run(options: argparse.Namespace) -> None:
         loaded.spec,
         options.memory,
         page_size=options.page_size,
-        dtype=options.dtype,
+        dtype=loaded.dtype,
         order="head",
     )
     answers = _encode(loaded, prompts, chat=options.chat)
@@ -147,8 +148,12 @@ def _require_memory(wanted: int) -> None:
         )
 
 
-def _be_quiet() -> None:
-    """Keep what transformers has to say while it loads off the terminal."""
+def set_up_libraries() -> None:
+    """Keep what transformers says while it loads off the terminal, and let idle threads sleep.
+
+    Threads that spin while they wait cost most of the time where other programs want the cores.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when PyTorch is imported
     import transformers
 
     transformers.logging.set_verbosity_error()
