@@ -51,8 +51,8 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; each command's file adds its own part."""
     whole = _Parser(
         prog="octavo",
-        description="Generate text with a paged KV cache, and plan how much fits into one.",
-        epilog="Start with: octavo pull smollm2-135m, then octavo generate 'Why is the sky blue?'",
+        description="Plan, try and simulate a paged KV cache, and generate text with one.",
+        epilog="Start with: octavo demo",
     )
     whole.add_argument("--version", action="version", version=f"octavo {__version__}")
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
