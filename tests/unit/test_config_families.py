@@ -332,6 +332,41 @@ def test_further_remote_families():
     assert {2} == {kind.kv_heads for kind in layers(**grok)}
 
 
+def test_states_beside_other_attention():
+    """Solar Open 2 and GigaChat 3.5: Kimi's or gated delta states, beside heads or latents."""
+    kda = State((4, 16, 16), (192, 3))
+    solar = {"model_type": "solar_open2", "head_dim": 16}
+    delta = {f"linear_{name}": 2 for name in ("num_key_heads", "num_value_heads")}
+    delta |= {"linear_key_head_dim": 8, "linear_value_head_dim": 16}
+    giga = {"model_type": "gigachat3_5", "kv_lora_rank": 32, "qk_rope_head_dim": 8} | delta
+    mixed = layers(**giga, full_attention_layers=[1])
+
+    assert (Attention(2, 16, 16), kda, kda, kda) == layers(**solar)
+    assert (kda, Attention(2, 16, 16)) * 2 == layers(**solar, gqa_layers=[1, 3])
+    assert State((2, 8, 16), (64, 3)) == mixed[0]
+    assert Latent(32, 8) == mixed[1]
+    assert (Latent(32, 8),) * 4 == layers(**giga, layer_types=["full_attention"] * 4)
+    slides = layers(
+        model_type="smallthinker", sliding_window_size=8, sliding_window_layout=[0, 1, 1, 1]
+    )
+    assert [None, 8, 8, 8] == [kind.window for kind in slides]
+
+
+def test_older_rates_of_deepseek_v4():
+    """Files saved by the first releases say each rate by itself."""
+    sizes = {"head_dim": 64, "index_head_dim": 16, "sliding_window": 8, "num_key_value_heads": 1}
+    types = ["compressed_sparse_attention", "heavily_compressed_attention"] * 2
+    found = layers(
+        model_type="deepseek_v4",
+        layer_types=types,
+        compress_rate_csa=2,
+        compress_rate_hca=6,
+        **sizes,
+    )
+
+    assert [Compressed(2, 56, 8, 16), Compressed(6, 56, 8)] == [kinds[0] for kinds in found[:2]]
+
+
 def test_layers_of_mimo_v2():
     """Files say which layers slide and their heads; a window's size leaves the query out."""
     swa = {"swa_num_key_value_heads": 4, "swa_head_dim": 24, "swa_v_head_dim": 8}

@@ -5,8 +5,16 @@ from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.model.configs.dense import full, unshared
-from octavo.model.configs.fields import FULL, LINEAR, Fields, Kinds, keys_and_values
-from octavo.model.configs.latent import latent, longcat
+from octavo.model.configs.fields import (
+    FULL,
+    LINEAR,
+    Fields,
+    Kinds,
+    keys_and_values,
+    with_windows,
+)
+from octavo.model.configs.hybrid import delta, kimi_state
+from octavo.model.configs.latent import latent, longcat, row
 from octavo.model.layers import Attention, Cross, Latent, Layer, Shared, State
 
 
@@ -124,6 +132,42 @@ def plamo2(fields: Fields) -> list[Layer]:
     mixes = fields.get("mamba_enabled", default=True)
     kinds: Kinds = {FULL: lambda: Attention(fields.kv_heads(), dim, dim), LINEAR: lambda: state}
     return fields.by_type(kinds, lambda at: LINEAR if mixes and at % step != middle else FULL)
+
+
+def solar_open2(fields: Fields) -> list[Layer]:
+    """One layer attends, then ``gqa_interval`` keep Kimi delta states; or by ``gqa_layers``."""
+    usual = {
+        "num_heads": fields.heads,
+        "head_dim": fields.head_dim(),
+        "short_conv_kernel_size": 4,
+    }
+    linear = fields.inner("linear_attn_config", usual)
+    linear.ignore("num_key_value_heads")
+    period = fields.count("gqa_interval", default=3) + 1
+    attends = fields.layer_indices("gqa_layers", list(range(0, fields.layers, period)))
+    kinds: Kinds = {
+        FULL: lambda: keys_and_values(fields),
+        LINEAR: lambda: kimi_state(fields, linear),
+    }
+    return fields.by_type(kinds, lambda at: FULL if at in attends else LINEAR)
+
+
+def gigachat(fields: Fields) -> list[Layer]:
+    """Latent rows in ``full_attention_layers``, gated delta states in the others, where any are."""
+    if fields.get("linear_attention_type", "GatedDeltaNet") is None:
+        return latent(fields)
+    attends = fields.layer_indices("full_attention_layers")
+    kinds: Kinds = {FULL: lambda: row(fields), LINEAR: lambda: delta(fields)}
+    return fields.by_type(kinds, lambda at: FULL if at in attends else LINEAR)
+
+
+def by_layout(fields: Fields) -> list[Layer]:
+    """``sliding_window_layout`` holds 1 for layers that slide (SmallThinker)."""
+    layout = fields.listed("sliding_window_layout", [0] * fields.layers)
+    if len(layout) != fields.layers or set(map(str, layout)) - {"0", "1"}:
+        right = f"it must hold 0 or 1 for each of the {fields.layers} layers"
+        raise ConfigError("sliding_window_layout", layout, right)
+    return with_windows(fields, lambda at: bool(layout[at]))
 
 
 def rwkv7(fields: Fields) -> list[Layer]:

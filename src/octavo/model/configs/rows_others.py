@@ -14,7 +14,7 @@ from octavo.model.configs import (
 )
 from octavo.model.configs.registry import Family, row
 from octavo.model.configs.rows_attention import ATTENTION
-from octavo.model.configs.rows_states import DEEPSEEK_V3, MLA
+from octavo.model.configs.rows_states import DEEPSEEK_V3, DELTA, MLA
 
 
 # model_type: reader, (layers, width, heads, key/value heads, head dim, longest sequence), others
@@ -160,6 +160,26 @@ REMOTE: dict[str, Family] = {
     "telechat": _SAID,
     # hpcai-tech/grok-1 and xai-org/grok-2, of which the file of the latter says another family
     "grok-1": _SAID,
+    # flat files of models with images or sound, as vLLM reads them: another family's fields
+    "Keye": ATTENTION["qwen3"],
+    "KeyeVL1_5": ATTENTION["qwen3"],
+    "dots_ocr": ATTENTION["qwen2"],
+    "ernie4_5_moe_vl": ATTENTION["ernie4_5_vl_moe_text"],
+    "isaac": ATTENTION["qwen3"],
+    "kimi_audio": ATTENTION["qwen2"],
+    "llava_llama": ATTENTION["llama"],
+    "llava_mistral": ATTENTION["mistral"],
+    "llava_qwen": ATTENTION["qwen2"],
+    "molmo": _SAID,
+    # upstage/Solar-Open-2, ai-sage/GigaChat-3.5 and their configurations in vLLM
+    "gigachat3_5": row(
+        remote.gigachat, (40, 7168, 64, None, None, 131072), {**MLA, **DELTA}, hybrid.latent_mtp
+    ),
+    "solar_open2": row(remote.solar_open2, (48, 4096, 64, 8, 128, 1048576)),
+    # Tiiny/SmallThinker-21BA3B-Instruct, RWKV/rwkv-6-world-1b6 and rwkv-5's
+    "rwkv5": row(remote.rwkv7, _NOTHING),
+    "rwkv6": row(remote.rwkv7, _NOTHING),
+    "smallthinker": row(remote.by_layout, _NOTHING),
     # microsoft/phi-1_5 before transformers had it, and mlx-lm's phixtral of it
     "phi-msft": row(dense.unshared, _NOTHING),
     "phixtral": row(dense.unshared, _NOTHING),

@@ -232,4 +232,5 @@ _HYBRID: dict[str, Family] = {
 STATES = _LATENT | _HYBRID
 """Families by ``model_type``."""
 MLA = _MLA
+DELTA = {**_DELTA, "linear_num_key_heads": 32, "linear_num_value_heads": 64}
 DEEPSEEK_V3 = _DEEPSEEK_V3

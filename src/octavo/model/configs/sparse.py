@@ -74,9 +74,10 @@ def _v4(fields: Fields, kind: str) -> Layer:
     if kind == SLIDING:
         return window
     every = _RATES[kind]
+    older = {_LIGHT: "compress_rate_csa", _HEAVY: "compress_rate_hca"}[kind]
     given = fields.inner("compress_rates")
-    every = given.count(kind, default=every)
-    rope = fields.count("qk_rope_head_dim", default=64, low=0)
+    every = given.count(kind, default=fields.count(older, default=every))
+    rope = fields.count("qk_rope_head_dim", default=dim // 8, low=0)
     if not rope < dim:
         raise ConfigError("qk_rope_head_dim", rope, f"it must be less than head_dim, {dim}")
     if kind == _HEAVY:  # keys and gates of the tokens of a row that is not whole
