@@ -58,9 +58,10 @@ format: $(DEV)  ## let ruff format and mend what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-help-texts: $(ENGINE)  ## write docs/cli.md and docs/models.md anew from the programs' own texts
+help-texts: $(ENGINE)  ## write docs/cli.md, models.md and performance.md anew from what they quote
 	@$(BIN)/python docs/help_texts.py --write
 	@$(BIN)/python docs/model_table.py --write
+	@$(BIN)/python docs/performance.py --write
 
 clean:  ## remove the environment and what the tools left
 	rm -rf $(VENV) build dist src/octavo/core/__compiled__ .hypothesis .mypy_cache .pytest_cache .ruff_cache

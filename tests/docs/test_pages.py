@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import help_texts
+import performance
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +79,22 @@ def test_error_tree_is_current():
     tree = "\n".join(line.removeprefix("    ") for line in drawn.splitlines())
 
     assert f"```text\n{tree}\n```" in (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+
+
+def test_performance_page_is_current():
+    """Its tables and lists are those of benchmarks/results; `make help-texts` writes them anew."""
+    assert performance.render() == performance.PAGE.read_text(encoding="utf-8")
+
+
+def test_figures_stand_in_results():
+    """No figure of the page of figures is from elsewhere than a benchmark's raw output."""
+    raw = " ".join(path.read_text("utf-8") for path in performance.RESULTS.glob("*.txt"))
+    measured = set(re.findall(r"[\d.]+", raw.replace(",", "")))
+    tables = re.findall(r"^\|.*\|$", performance.PAGE.read_text("utf-8"), re.MULTILINE)
+    shown = {number for row in tables for number in re.findall(r"[\d.]+", row.replace(",", ""))}
+
+    assert len(shown) > 200
+    assert set() == shown - measured
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
