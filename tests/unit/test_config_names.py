@@ -170,6 +170,8 @@ def test_what_a_family_has_no_use_for_is_noted():
 
     assert ("num_key_value_heads is 2 in the file and was not read",) == gpt2.notes
     assert ("block_configs is a list of 4 objects in the file and was not read",) == blocks.notes
+    whisper = {"model_type": "whisper", "d_model": 64, "decoder_layers": 2, "num_hidden_layers": 4}
+    assert () == read(whisper | {"decoder_attention_heads": 4}).notes
 
 
 @pytest.mark.parametrize("family", sorted({*HOSTED, *WRAPPERS} & set(CONFIG_MAPPING_NAMES)))

@@ -85,6 +85,20 @@ def test_groups_of_a_state_are_kept_by_every_rank():
     )
 
 
+def test_key_heads_of_a_delta_rule_are_kept_by_ranks_that_share_one():
+    """Qwen3.5's 16 key heads on 32 ranks: each keeps one whole, beside two value heads."""
+    config = {
+        "model_type": "qwen3_5_text",
+        "num_hidden_layers": 4,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 64,
+    }
+    plan = octavo.plan(ModelSpec.from_config(config | {"hidden_size": 4096}), "1GiB", tp=32)
+
+    matrix, channels = 2 * 128 * 128, 2 * 128 + 2 * 128
+    assert 3 * (4 * matrix + 2 * 3 * channels) == sizes.fixed_bytes_per_sequence(plan)
+
+
 def test_groups_that_divide_are_divided():
     """Eight groups over four ranks are two each."""
     state = State((16, 8, 4), (192, 3), 8, 8)
@@ -230,3 +244,40 @@ def test_weights_beside_a_config(tmp_path):
     assert WeightsFound(4567, index.name) == weights_beside(tmp_path)
     index.write_text("[")
     assert weights_beside(tmp_path) is None
+
+
+def touch(folder, **sizes):
+    """Files of so many bytes; ``_`` in a name is a dot."""
+    for name, size in sizes.items():
+        (folder / name.replace("__", "-").replace("_", ".")).write_bytes(bytes(size))
+
+
+def test_weights_of_files_without_an_index(tmp_path):
+    """One file counts, and all parts of one model; a part that is missing says nothing."""
+    touch(tmp_path, model_safetensors=50, model__Q4_gguf=9)
+    assert WeightsFound(50, "model.safetensors") == weights_beside(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00002.safetensors")
+    assert weights_beside(tmp_path) is None
+    touch(tmp_path, model__00002__of__00002_safetensors=7)
+    assert WeightsFound(57, "model-00001-of-00002.safetensors") == weights_beside(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-00002-of-00002.safetensors"}}))
+    assert WeightsFound(7, index.name) == weights_beside(tmp_path)
+
+
+def test_weights_of_other_formats(tmp_path):
+    """Meta's shards by rank are one model; so are the parts of a GGUF file, and no other two."""
+    meta, split = tmp_path / "meta", tmp_path / "split"
+    for folder in (meta, split):
+        folder.mkdir()
+    touch(meta, consolidated_00_pth=3, consolidated_01_pth=4)
+    touch(split, **{f"q__0000{part}__of__00003_gguf": part for part in (1, 2, 3)})
+
+    assert WeightsFound(7, "consolidated.00.pth") == weights_beside(meta / "params.json")
+    first = "q-00001-of-00003.gguf"
+    assert WeightsFound(6, first) == weights_beside(split) == weights_beside(split / first)
+    touch(split, other_gguf=5)
+    assert weights_beside(split) is None
+    assert WeightsFound(5, "other.gguf") == weights_beside(split / "other.gguf")
+    (split / "q-00002-of-00003.gguf").unlink()
+    assert weights_beside(split / first) is None

@@ -15,6 +15,7 @@ from octavo.model.configs.fields import Fields
 from octavo.model.configs.file import load_config
 from octavo.model.configs.gguf_file import ARCHITECTURE
 from octavo.model.configs.gguf_layers import read_gguf
+from octavo.model.configs.names import NAMES
 from octavo.model.configs.nested import ENCODERS, PREFIXES, WRAPPERS, find_decoder, inner_name
 from octavo.model.configs.notes import cache_type, unread_sizes
 from octavo.model.configs.registry import BY_HAND, ModelLayers, nearest_first
@@ -70,7 +71,8 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
     depth = DEPTHS[model](whole) if model in DEPTHS else None
     longest = fields.max_length()
     usual = {field for field, value in family.defaults.items() if value is not None}
-    unread = unread_sizes(fields.unread(), usual)
+    sizes = (*NAMES["num_hidden_layers"], *NAMES["hidden_size"])  # no more than what is read says
+    unread = unread_sizes(fields.unread(), usual.union(sizes))
     prefix = [_ONE_STEP] if model in PREFIXES else []
     small = cache_type(config) or cache_type(given)
     notes = (*prefix, *small, *fields.contradictions(), *unread)

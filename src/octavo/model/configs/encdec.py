@@ -29,7 +29,6 @@ def bart(fields: Fields, length: int | None = None) -> list[Layer]:
 
 def t5(fields: Fields) -> list[Layer]:
     """As many decoder as encoder layers unless the file says otherwise; heads are ``d_kv`` wide."""
-    fields.ignore("hidden_size")
     layers = fields.layer_count("num_decoder_layers", default=fields.layers)
     return _both(layers, fields.heads, fields.count("head_dim"))
 

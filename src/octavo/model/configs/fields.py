@@ -195,7 +195,6 @@ class Fields:
 
     def head_dim(self) -> int:
         """``head_dim`` where the file has it, else width / heads, which must divide."""
-        self.ignore("hidden_size")
         if self.get("head_dim") is not None:
             return self.count("head_dim")
         return self.divide(self.called("hidden_size"), self.width, self.heads)

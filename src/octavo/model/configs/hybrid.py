@@ -271,8 +271,8 @@ def delta(fields: Fields) -> State:
     names = ("key_heads", "value_heads")
     k_heads, v_heads = (fields.count(f"linear_num_{name}") for name in names)
     k_dim, v_dim = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
-    channels = 2 * k_heads * k_dim + v_heads * v_dim
-    return State((v_heads, k_dim, v_dim), _conv(channels, fields.count("linear_conv_kernel_dim")))
+    conv = _conv(2 * k_heads * k_dim + v_heads * v_dim, fields.count("linear_conv_kernel_dim"))
+    return State((v_heads, k_dim, v_dim), conv, k_heads if conv else 0, 2 * k_dim)
 
 
 def gated_delta(fields: Fields) -> list[Layer]:
@@ -337,7 +337,7 @@ def lfm3(fields: Fields) -> list[Layer]:
 def rwkv(fields: Fields) -> list[Layer]:
     """Numerator, denominator and maximum of each channel, and the last input of both mixers."""
     inner = fields.count("attention_hidden_size", default=fields.width)
-    return [State((3, inner), (2 * fields.width, 1))] * fields.layers
+    return [State((inner, 3), (2 * fields.width, 1))] * fields.layers
 
 
 def xlstm(fields: Fields) -> list[Layer]:

@@ -11,8 +11,7 @@ def row(fields: Fields, indexer: int = 0) -> Latent:
 
     ``num_key_value_heads`` counts the heads after expansion, which nothing keeps.
     """
-    heads = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
-    for name in ("hidden_size", *heads):
+    for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim"):
         fields.ignore(name)
     rope = fields.count("qk_rope_head_dim", low=0)
     return Latent(fields.count("kv_lora_rank"), rope, indexer)

@@ -115,7 +115,7 @@ def codeshell(fields: Fields) -> list[Layer]:
 
 def one_head(fields: Fields) -> list[Layer]:
     """One key/value head, whatever the number of query heads (Step 3)."""
-    for name in ("hidden_size", "num_attention_heads", "num_key_value_heads"):
+    for name in ("num_attention_heads", "num_key_value_heads"):
         fields.ignore(name)
     dim = fields.count("head_dim")
     return [Attention(1, dim, dim)] * fields.layers
