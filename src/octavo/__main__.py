@@ -1,5 +1,6 @@
 """The command ``octavo``, and ``python -m octavo``: an interrupt while it is imported is a line."""
 
+import signal
 import sys
 
 from octavo import interrupts
@@ -10,9 +11,11 @@ def main() -> int:
     try:
         from octavo.cli import main as run
 
-        return run()
+        code = run()
     except KeyboardInterrupt:
-        return interrupts.tell()
+        code = interrupts.tell()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and told
+    return code
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""An interrupt while the command ``octavo`` is imported: a line and a code, no traceback.
+"""An interrupt of the command ``octavo`` that nobody can catch: a line and a code, no traceback.
 
-``import octavo`` comes before anything of the command runs, and is most of its start. Where another
-program imports octavo nothing is changed.
+``import octavo`` comes before anything of the command runs, and is most of its start; and what
+Python calls by itself, as for an object that goes, only tells of an interrupt and goes on. Where
+another program imports octavo nothing is changed.
 """
 
 import os
@@ -15,7 +16,8 @@ _SCRIPTS = ("octavo", "octavo.exe", "octavo-script.py")
 def tell() -> int:
     """Say that the command was interrupted; returns the code shells give for it."""
     if sys.stderr is not None:  # as where it was closed before the start
-        sys.stderr.write("octavo: interrupted\n")
+        over = "\r" if sys.stderr.isatty() else ""  # the ^C that a terminal shows
+        sys.stderr.write(f"{over}octavo: interrupted\n")
     return CODE
 
 
@@ -33,5 +35,12 @@ def _hook(kind: type[BaseException], error: BaseException, traceback: TracebackT
     sys.__excepthook__(kind, error, traceback)
 
 
+def _unraisable(lost: "sys.UnraisableHookArgs") -> None:
+    """End the process where an interrupt would be told of and forgotten."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        os._exit(tell())
+    sys.__unraisablehook__(lost)
+
+
 if _is_command():
-    sys.excepthook = _hook
+    sys.excepthook, sys.unraisablehook = _hook, _unraisable

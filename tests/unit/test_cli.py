@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import octavo
 from octavo.cli import main
 from octavo.cli.arguments import not_installed
-from octavo.cli.terminal import Answers, ProgressBar
+from octavo.cli.terminal import Answers
 
 SRC = Path(__file__).parents[2] / "src"
 CONTEXT = 256
@@ -54,8 +54,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def octavo_run(capsys, folder):
-    """``octavo`` with some words; the exit code, stdout and stderr."""
+def octavo_run(capsys, folder, monkeypatch):
+    """``octavo`` with some words; the exit code, stdout and stderr, however long it takes."""
+    monkeypatch.setattr("octavo.cli.terminal._FIRST_SECONDS", 1e9)
 
     def run(*words):
         code = main([str(word).replace("TINY", str(folder)) for word in words])
@@ -314,8 +315,8 @@ def test_stdin_that_is_no_utf8(octavo_run, monkeypatch):
     assert "stdin is not valid UTF-8 (byte 3)" in err
 
 
-def test_interrupt_ends_quietly(octavo_run, monkeypatch):
-    """Ctrl-C gives the exit code shells expect, and no traceback."""
+def test_interrupt_is_one_line(octavo_run, monkeypatch):
+    """Ctrl-C gives a line, the exit code shells expect, and no traceback."""
 
     class Interrupted(io.RawIOBase):
         def read(self, _=-1):
@@ -323,7 +324,7 @@ def test_interrupt_ends_quietly(octavo_run, monkeypatch):
 
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Interrupted()))
 
-    assert (130, "", "") == octavo_run("generate", "-")
+    assert (130, "", "octavo: interrupted\n") == octavo_run("generate", "-")
 
 
 def test_default_model_is_fetched_and_no_network_is_one_line(octavo_run, monkeypatch, tmp_path):
@@ -581,38 +582,6 @@ def test_long_prompt_is_cut_in_its_header():
     assert header.endswith("...\n")
     assert 1 == header.count("\n")
     assert 80 > len(header)
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self):
-        """Whether it is one."""
-        return True
-
-
-def test_progress_on_a_terminal_is_a_bar():
-    """The bar grows in place and leaves its line when it is closed."""
-    screen = Terminal()
-    bar = ProgressBar("tiny", screen)
-    bar("downloading", 1_000_000, 2_000_000)
-    bar.close()
-    bar.close()
-
-    half = "#" * 15 + "-" * 15
-    assert f"\r\x1b[Ktiny: downloading [{half}] 1.0 of 2.0 MB\n" == screen.getvalue()
-
-
-def test_progress_elsewhere_is_a_line_a_stage():
-    """A log file gets no control characters and no repetition."""
-    screen = io.StringIO()
-    bar = ProgressBar("tiny", screen)
-    for done in range(3):
-        bar("downloading", done * 1_000_000, 2_000_000)
-    bar("converting", 0, 0)
-    bar.close()
-
-    assert "tiny: downloading 2 MB\ntiny: converting\n" == screen.getvalue()
 
 
 def test_an_interrupt_of_the_import_is_one_line():

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from traces import read_trace as read_ids
 import octavo
 from octavo.cli import main
 from octavo.cli.arguments import not_installed
-from octavo.cli.terminal import ProgressBar
 
 CONFIG = {
     "model_type": "llama",
@@ -28,8 +26,9 @@ CHAT = ("chat", "--requests", "40")
 
 
 @pytest.fixture
-def simulate(capsys):
-    """``octavo simulate`` with some words; the exit code, stdout and stderr."""
+def simulate(capsys, monkeypatch):
+    """``octavo simulate`` with some words, never slow; the exit code, stdout and stderr."""
+    monkeypatch.setattr("octavo.cli.terminal._FIRST_SECONDS", 1e9)
 
     def run(*words):
         code = main(["simulate", *map(str, words)])
@@ -263,27 +262,6 @@ def test_bad_lines_are_counted(figures, tmp_path):
     )
 
 
-def test_progress_on_a_terminal(simulate, monkeypatch):
-    """A bar over all runs; elsewhere only the line that says how fast it went."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    code, _, err = simulate(*CHAT, "--pages", 300, "--sweep", "policy")
-
-    assert 0 == code
-    assert "simulate: slru [###" in err
-    assert "80 of 80 requests" in err
-
-
-def test_progress_elsewhere(simulate, monkeypatch):
-    """A line now and then, with what is to go; and first of all roughly how long it takes."""
-    monkeypatch.setattr("octavo.cli.simulate._PAUSE", 0.0)
-    monkeypatch.setattr("octavo.cli.simulate._LONG", 0.0)
-    lines = simulate(*CHAT, "--pages", 300, "--timing")[2].splitlines()
-
-    assert re.fullmatch(r"simulate: this takes roughly \d+ s", lines[0])
-    assert re.fullmatch(r"simulate: 300 pages: 7 of 40 requests, about \d+ s to go", lines[7])
-    assert 42 == len(lines)
-
-
 def test_too_long_is_told_from_too_large(figures, simulate, tmp_path, config):
     """Longer than is allowed, and larger than the pool: apart, and in the rate over all."""
     path, sizes = tmp_path / "log", (160, 160, 3000, 5000)
@@ -369,13 +347,6 @@ def test_settings_are_shown(simulate, config, tmp_path):
 
     assert told in text
     assert told in page.read_text(encoding="utf-8")
-
-
-def test_bar_counts_requests(capsys):
-    """Where no terminal is, a stage is one line."""
-    ProgressBar("simulate", unit="requests")("lru", 0, 1200)
-
-    assert "simulate: lru 1,200 requests\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [(), ("--timing",), ("--page-size", 1)])

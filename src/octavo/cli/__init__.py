@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from octavo import __version__
+from octavo import __version__, interrupts
 from octavo.cli import demo, doctor, generate, plan, pull, simulate
 from octavo.cli.arguments import CommandError, not_installed
 from octavo.errors import BudgetTooSmall, OctavoError, PlanError
@@ -31,7 +31,7 @@ class _Terminated(BaseException):
     """SIGTERM came; raised so that what is half-done is cleaned up on the way out."""
 
 
-_QUIET = {KeyboardInterrupt: 130, BrokenPipeError: 141, _Terminated: 143}
+_QUIET = {BrokenPipeError: 141, _Terminated: 143}
 """What ends the program without a word, with the exit codes shells give for it."""
 
 
@@ -100,31 +100,51 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end what is inside like an interrupt does, where signals can be handled."""
+def _signals() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end what is inside, cleaning up; a second Ctrl-C does not wait for it.
 
-    def end(*_: object) -> NoReturn:
+    Where a library took the interrupt for a failure of its own, what it raised is an interrupt.
+    """
+    interrupted = False
+
+    def terminate(*_: object) -> NoReturn:
         raise _Terminated
 
+    def interrupt(*_: object) -> NoReturn:
+        nonlocal interrupted
+        if interrupted:
+            os._exit(interrupts.tell())
+        interrupted = True
+        raise KeyboardInterrupt
+
     try:
-        before = signal.signal(signal.SIGTERM, end)
+        before = {signal.SIGTERM: signal.signal(signal.SIGTERM, terminate)}
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # neither theirs nor off
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     except ValueError:  # not in the main thread
         yield
         return
     try:
         yield
+    except Exception as error:
+        if interrupted:
+            raise KeyboardInterrupt from error
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _guarded(arguments: Sequence[str] | None) -> int:
     """Run one command; what can go wrong outside of octavo becomes a line and a code."""
     try:
-        with _terminable(), warnings.catch_warnings():
+        with _signals(), warnings.catch_warnings():
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")
             code = _command(arguments)
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        return interrupts.tell()
     except tuple(_QUIET) as ended:
         return next(code for kind, code in _QUIET.items() if isinstance(ended, kind))
     except ModuleNotFoundError as error:

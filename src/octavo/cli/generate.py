@@ -5,13 +5,14 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import octavo
 from octavo.checkpoints import hub, text
 from octavo.cli import arguments, pull, report
 from octavo.cli.machine import machine_memory
-from octavo.cli.terminal import Answers
+from octavo.cli.terminal import Answers, ProgressBar
 from octavo.planner.explain import amount
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -116,10 +117,18 @@ def run(options: argparse.Namespace) -> None:
     if options.model == DEFAULT_MODEL and not hub.is_pulled(DEFAULT_MODEL):
         print(f"{DEFAULT_MODEL} is not here yet; fetching it once", file=sys.stderr)
         pull.fetch(DEFAULT_MODEL)
+    with ProgressBar(Path(options.model).name, unit="tokens") as bar:
+        _run(options, prompts, bar)
+
+
+def _run(options: argparse.Namespace, prompts: list[str], bar: ProgressBar) -> None:
+    bar("loading PyTorch and transformers")
     set_up_libraries()
     from octavo.checkpoints import loading
 
+    bar("loading the model")
     loaded = loading.load(options.model, options.dtype)
+    bar("preparing the cache")
     plan = octavo.plan(
         loaded.spec,
         options.memory,
@@ -131,8 +140,9 @@ def run(options: argparse.Namespace) -> None:
     with _engine(loaded, plan, options) as engine:
         _submit(engine, answers, options, loaded)
         began = time.perf_counter()
-        _answer(engine, answers, None if options.json else Answers(prompts))
+        _answer(engine, answers, None if options.json else Answers(prompts), bar)
         rate = sum(len(a.output) for a in answers) / (time.perf_counter() - began)
+    bar.close()
     if options.json:
         print(json.dumps(report.figures(engine, answers, rate)))
     else:
@@ -221,19 +231,40 @@ def _params(options: argparse.Namespace, loaded: Any) -> Any:
     )
 
 
-def _answer(engine: Any, answers: list[report.Answer], shown: Answers | None) -> None:
-    """Run until every answer is complete, showing text as it comes."""
+def _answer(
+    engine: Any, answers: list[report.Answer], shown: Answers | None, bar: ProgressBar
+) -> None:
+    """Run until every answer is complete, showing text as it comes, and a bar where none does."""
     waiting = dict(enumerate(answers))
-    while waiting:
-        engine.step()
-        for index, answer in list(waiting.items()):
-            added = answer.update()
-            if shown:
-                shown.add(index, added)
-            if answer.request.done:
-                del waiting[index]
+    hidden = shown is None or (sys.stderr.isatty() and not sys.stdout.isatty())
+    try:
+        while waiting:
+            _tell(answers, bar)
+            engine.step()
+            if not hidden and any(answer.request.output for answer in answers):
+                bar.close()
+            for index, answer in list(waiting.items()):
+                added = answer.update()
                 if shown:
-                    shown.finish(index)
+                    shown.add(index, added)
+                if answer.request.done:
+                    del waiting[index]
+                    if shown:
+                        shown.finish(index)
+    finally:
+        if shown:
+            shown.close()
+
+
+def _tell(answers: list[report.Answer], bar: ProgressBar) -> None:
+    """How much of the prompts has been read, or from the first token on how much answered."""
+    answered = sum(len(answer.request.output) for answer in answers)
+    if answered:
+        bar("answering", answered)
+        return
+    open_rows = [answer.request.sequence for answer in answers if answer.request.sequence]
+    read = sum(sequence.computed for sequence in open_rows)
+    bar("reading the prompt", read, sum(len(answer.tokens) for answer in answers))
 
 
 def _too_little(

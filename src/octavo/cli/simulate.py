@@ -3,8 +3,7 @@
 import argparse
 import json
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,6 @@ from octavo.simulation.pools import Pool, TooSmall, settings
 
 _PLAN = ("scales", "tp", "utilization", "weights", "activations")
 _REQUESTS = 500
-_PAUSE = 3.0  # seconds between lines of progress
-_LONG = 10.0  # seconds: what takes longer is announced
-_TOKENS_A_SECOND = {False: 30e6, True: 6e6}  # prompt tokens replayed, of a serial replay and timed
-_ANSWERED_A_SECOND = 100e3
 _PAGE_BYTES, _TOKEN_BYTES = 80, 24  # of this process, measured: a page in use, a prompt's token
 
 
@@ -40,20 +35,30 @@ def run(options: argparse.Namespace) -> None:
     sweep, values = _sweep(options)
     _require_size(options)
     _require_outputs(options)
+    with ProgressBar("simulate", unit="requests") as bar:
+        outcome = _outcome(options, sweep, values, bar)
+        _draw(options, outcome, bar)
+    _show(options, outcome)
+
+
+def _outcome(
+    options: argparse.Namespace, sweep: Any, values: Sequence[str], bar: ProgressBar
+) -> simulation.Outcome:
     model = _time_model(options)
-    trace = _trace(options)
+    trace = _trace(options, bar)
+    bar("sizing the pool")
     made = list(_settings(options, trace, sweep, values))
     prepared = [each for each in made if isinstance(each, simulation.Setting)]
     skipped = [each for each in made if isinstance(each, TooSmall)]
     for setting in prepared:
         _require_room(trace, setting, serial=model is None)
     try:
-        runs = list(_runs(trace, prepared, model))
+        runs = list(_runs(trace, prepared, model, bar))
     except MemoryError as error:
         if isinstance(error, OctavoError):
             raise
         raise arguments.CommandError("this machine has too little memory to simulate it") from error
-    _show(options, simulation.Outcome(trace, runs, sweep, model, skipped))
+    return simulation.Outcome(trace, runs, sweep, model, skipped)
 
 
 def _require_room(trace: simulation.Trace, setting: simulation.Setting, *, serial: bool) -> None:
@@ -117,13 +122,15 @@ def _time_model(options: argparse.Namespace) -> simulation.TimeModel | None:
     )
 
 
-def _trace(options: argparse.Namespace) -> simulation.Trace:
+def _trace(options: argparse.Namespace, bar: ProgressBar) -> simulation.Trace:
     """The trace: a workload where TRACE is the name of one, else a file."""
     if options.trace in simulation.WORKLOADS:
+        bar(f"generating {options.trace}")
         many = options.requests or _REQUESTS
         return simulation.generate(options.trace, many, rate=options.rate, seed=options.seed)
     if options.trace == "-" and sys.stdin.isatty():
         raise arguments.UsageError("TRACE is -, and nothing is piped into stdin")
+    bar(f"reading {'stdin' if options.trace == '-' else options.trace}")
     return simulation.read_trace(
         options.trace,
         skip_bad=options.skip_bad,
@@ -169,79 +176,34 @@ def _runs(
     trace: simulation.Trace,
     prepared: list[simulation.Setting],
     model: simulation.TimeModel | None,
+    bar: ProgressBar,
 ) -> Iterator[simulation.Run]:
-    bar = _Bar(trace, len(prepared), timed=model is not None)
-    try:
-        for setting in prepared:
-            bar.begin(setting.label)
-            if model is None:
-                done = simulation.replay(trace, setting, bar)
-            else:
-                done = simulation.serve(trace, setting, model, bar)
-            if len(prepared) > 1:
-                bar.close()
-                print(f"simulate: {setting.label}: {table.brief(done)}", file=sys.stderr)
-            yield done
-    finally:
-        bar.close()
+    many = len(trace.requests)
+    for number, setting in enumerate(prepared):
+        progress = _told(bar, setting.label, number * many, len(prepared) * many)
+        if model is None:
+            done = simulation.replay(trace, setting, progress)
+        else:
+            done = simulation.serve(trace, setting, model, progress)
+        if len(prepared) > 1:
+            bar.say(f"simulate: {setting.label}: {table.brief(done)}")
+        yield done
 
 
-class _Bar:
-    """Progress over all runs: a bar on a terminal, elsewhere a line every few seconds.
-
-    How long it will take follows from the share done, once there is something to go by.
-    """
-
-    def __init__(self, trace: simulation.Trace, runs: int, *, timed: bool) -> None:
-        self._total, self._done, self._label = len(trace.requests) * runs, 0, ""
-        self._every = max(1, self._total // 200)
-        self._began = self._told = time.monotonic()
-        self._bar = ProgressBar("simulate", unit="requests") if sys.stderr.isatty() else None
-        self._guess(trace, runs, timed=timed)
-
-    def _guess(self, trace: simulation.Trace, runs: int, *, timed: bool) -> None:
-        """Say at the start what will take long, roughly."""
-        facts = trace.to_dict()
-        tokens = facts["input_tokens"] / _TOKENS_A_SECOND[timed]
-        seconds = runs * (tokens + timed * facts["output_tokens"] / _ANSWERED_A_SECOND)
-        if seconds > _LONG:
-            print(f"simulate: this takes roughly {_duration(seconds)}", file=sys.stderr, flush=True)
-
-    def begin(self, label: str) -> None:
-        self._label = label
-
-    def __call__(self, done: int, total: int) -> None:
-        self._done += 1
-        if self._bar is not None:
-            if self._done % self._every == 0 or done == total:
-                self._bar(f"{self._label}{self._left()}", self._done, self._total)
-            return
-        now = time.monotonic()
-        if now - self._told >= _PAUSE:
-            self._told = now
-            part = f"{self._done:,} of {self._total:,} requests"
-            print(f"simulate: {self._label}: {part}{self._left()}", file=sys.stderr, flush=True)
-
-    def _left(self) -> str:
-        spent = time.monotonic() - self._began
-        if spent < _PAUSE:
-            return ""
-        return f", about {_duration(spent * (self._total / self._done - 1))} to go"
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+def _told(bar: ProgressBar, label: str, before: int, whole: int) -> Callable[[int, int], None]:
+    """What a run tells of its requests, as those of all runs."""
+    return lambda done, _: bar(label, before + done, whole)
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 2 * 60 else f"{seconds / 60:.0f} min"
+def _draw(options: argparse.Namespace, outcome: simulation.Outcome, bar: ProgressBar) -> None:
+    """Write the pictures that are wanted."""
+    for name, write in ((options.html, charts.write_html), (options.png, charts.write_png)):
+        if name:
+            bar(f"drawing {name}")
+            write(name, outcome)
 
 
 def _show(options: argparse.Namespace, outcome: simulation.Outcome) -> None:
-    if options.html:
-        charts.write_html(options.html, outcome)
-    if options.png:
-        charts.write_png(options.png, outcome)
     print(table.rate_line(outcome.runs, outcome.trace), file=sys.stderr)
     if options.json:
         print(json.dumps(outcome.to_dict(), indent=2))
