@@ -111,8 +111,8 @@ def command(before=""):
     return (
         "sys.argv[0] = 'octavo'\n"
         f"{before}\n"
-        "import octavo.cli.terminal as terminal\n"
-        "terminal._DRAW_SECONDS = 0.001\n"
+        "import octavo.cli.waiting as waiting\n"
+        "waiting._DRAW_SECONDS = 0.001\n"
         "from octavo.__main__ import main\n"
         "sys.exit(main())"
     )

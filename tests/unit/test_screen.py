@@ -11,12 +11,16 @@ import time
 import pytest
 
 from octavo.cli import main
-from octavo.cli.terminal import Answers, ProgressBar
+from octavo.cli.terminal import Answers
+from octavo.cli.waiting import ProgressBar
+from octavo.cli.waiting import main as run_command
 
 pytest.importorskip("pty", reason="needs a system with pseudo-terminals")
 from screens import SRC, Program, command
 
 WIDTHS = (40, 60, 80)
+WAITING = SRC / "octavo/cli/waiting.py"
+SPEAK = "print('first'); print('Collecting torch'); raise SystemExit({})"
 CONFIG = {
     "model_type": "llama",
     "num_hidden_layers": 2,
@@ -27,9 +31,9 @@ CONFIG = {
 }
 STAGES = """
 import time
-import octavo.cli.terminal as terminal
-terminal._DRAW_SECONDS = 0.001
-with terminal.ProgressBar(sys.argv[1]) as bar:
+import octavo.cli.waiting as waiting
+waiting._DRAW_SECONDS = 0.001
+with waiting.ProgressBar(sys.argv[1]) as bar:
     for stage, total in (("downloading", 92_871_040), ("converting", 0), ("a stage " * 30, 5)):
         for done in range(0, total + 1, max(1, total // 5)):
             bar(stage, done, total)
@@ -100,8 +104,8 @@ def test_a_terminal_that_cannot_rewrite_gets_lines(monkeypatch):
 
 
 def test_elsewhere_what_takes_long_is_a_line(monkeypatch):
-    """A log gets no control characters: a line of what takes a second, then one in ten."""
-    monkeypatch.setattr("octavo.cli.terminal._FIRST_SECONDS", 0.0)
+    """A log gets no control characters: a line of what takes a second, then another in eight."""
+    monkeypatch.setattr("octavo.cli.waiting._FIRST_SECONDS", 0.0)
     log = io.StringIO()
     with ProgressBar("tiny", log, unit="tokens") as bar:
         bar("reading the prompt", 5, 1200)
@@ -143,6 +147,32 @@ def test_an_answer_cut_short_ends_its_line():
     answers.close()
 
     assert "be\n" == screen.getvalue()
+
+
+# -- a command of make's ---------------------------------------------------------------------------
+
+
+def test_command_that_succeeds_is_one_line(capfd):
+    """What it wrote is not kept; how long it took is."""
+    assert 0 == run_command(["Installing", sys.executable, "-c", SPEAK.format(0)])
+
+    *_, last = capfd.readouterr().err.splitlines()
+    assert last.startswith("Installing: done in ")
+
+
+def test_command_that_fails_is_heard(capfd):
+    """Its code is passed on, and its last lines say why."""
+    assert 3 == run_command(["Installing", sys.executable, "-c", SPEAK.format(3)])
+
+    assert capfd.readouterr().err.endswith("first\nCollecting torch\n")
+
+
+def test_runs_before_anything_is_installed():
+    """`make` runs the file itself, isolated from every package."""
+    words = [sys.executable, "-I", "-S", str(WAITING), "Making", sys.executable, "-c", "pass"]
+    run = subprocess.run(words, check=False, capture_output=True, text=True)
+
+    assert (0, "") == (run.returncode, run.stdout), run.stderr
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ CHAT = ("chat", "--requests", "40")
 @pytest.fixture
 def simulate(capsys, monkeypatch):
     """``octavo simulate`` with some words, never slow; the exit code, stdout and stderr."""
-    monkeypatch.setattr("octavo.cli.terminal._FIRST_SECONDS", 1e9)
+    monkeypatch.setattr("octavo.cli.waiting._FIRST_SECONDS", 1e9)
 
     def run(*words):
         code = main(["simulate", *map(str, words)])

@@ -12,7 +12,7 @@ from octavo.checkpoints import hub, text
 from octavo.cli import arguments, pull
 from octavo.cli.generate import DEFAULT_MODEL, set_up_libraries
 from octavo.cli.report import Answer
-from octavo.cli.waiting import Waiting
+from octavo.cli.waiting import ProgressBar
 from octavo.planner.explain import amount
 
 _MEMORY = "64MiB"
@@ -106,14 +106,17 @@ def _load(dtype: str) -> Any:
     if not hub.is_pulled(DEFAULT_MODEL):
         print(f"{DEFAULT_MODEL} is not here yet; fetching it once", file=sys.stderr)
         pull.fetch(DEFAULT_MODEL)
-    with Waiting(f"Loading PyTorch and {DEFAULT_MODEL}") as waiting:
+    began = time.perf_counter()
+    with ProgressBar(DEFAULT_MODEL) as bar:
+        bar("loading PyTorch and transformers")
         set_up_libraries()
         from octavo.checkpoints import loading
 
+        bar("loading the model")
         loaded = loading.load(DEFAULT_MODEL, dtype)
-        waiting.doing = "first run of the attention kernel"
+        bar("first run of the attention kernel")
         _warm_up(loaded)
-    print(f"Loaded {DEFAULT_MODEL} in {loaded.dtype}: {waiting.seconds:.1f} s.")
+    print(f"Loaded {DEFAULT_MODEL} in {loaded.dtype}: {time.perf_counter() - began:.1f} s.")
     return loaded
 
 
@@ -167,7 +170,8 @@ def _ask(engine: Any, loaded: Any, prompt: list[int]) -> Turn:
     answer = Answer(prompt, text.Detokenizer(loaded.tokenizer))
     began = time.perf_counter()
     answer.request = engine.submit(prompt, params)
-    with Waiting("  reading the prompt"):
+    with ProgressBar(DEFAULT_MODEL) as bar:
+        bar("reading the prompt")
         while not answer.request.output:
             engine.step()
     first = time.perf_counter() - began

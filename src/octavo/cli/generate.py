@@ -12,7 +12,8 @@ import octavo
 from octavo.checkpoints import hub, text
 from octavo.cli import arguments, pull, report
 from octavo.cli.machine import machine_memory
-from octavo.cli.terminal import Answers, ProgressBar
+from octavo.cli.terminal import Answers
+from octavo.cli.waiting import ProgressBar
 from octavo.planner.explain import amount
 
 DEFAULT_MODEL = "smollm2-135m"

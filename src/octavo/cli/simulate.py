@@ -13,7 +13,7 @@ from octavo import simulation
 from octavo.checkpoints import hub
 from octavo.cli import arguments, simulate_options
 from octavo.cli.machine import machine_memory
-from octavo.cli.terminal import ProgressBar
+from octavo.cli.waiting import ProgressBar
 from octavo.errors import OctavoError
 from octavo.planner.explain import amount
 from octavo.simulation import charts, table
