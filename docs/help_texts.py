@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from octavo.cli import parser
+from octavo.cli.exits import EXIT_CODES
 
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
@@ -14,8 +15,12 @@ INTRODUCTION = """\
 `pip install .` in a checkout brings `octavo plan`, `simulate` and `doctor`, which need NumPy alone.
 `octavo pull` and `octavo generate` come with `pip install '.[engine]'`.
 The simulator's pictures come with `pip install '.[simulate]'`.
-Answers go to stdout, everything else to stderr.
-Exit codes: 0 done, 1 failed, 2 misused; what went wrong is one line.
+Answers go to stdout, everything else to stderr; what went wrong is one line.
+Every option can also be set in a variable or a file: [settings](settings.md).
+
+| exit code | what it says |
+|---|---|
+{codes}
 
 This page is written by `make help-texts`.
 """
@@ -34,7 +39,8 @@ def render() -> str:
         f"## {command.prog}\n\n```text\n{command.format_help().rstrip()}\n```\n"
         for command in _commands(parser())
     )
-    return "\n".join([INTRODUCTION, *sections])
+    codes = "\n".join(f"| {code} | {what} |" for code, what in EXIT_CODES.items())
+    return "\n".join([INTRODUCTION.format(codes=codes), *sections])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from octavo import core
 from octavo.cache.step import GroupView, Step
 from octavo.slots import slot_mapping
 
+os.environ["OCTAVO_CONFIG_FILE"] = os.devnull  # settings of whoever runs the tests are not theirs
+
 # In CI the examples are the same every time; elsewhere each run looks at new ones.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])

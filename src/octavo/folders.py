@@ -1,4 +1,4 @@
-"""Where octavo keeps what it fetched or built, and would fetch or build again."""
+"""Where octavo keeps what it fetched or built, and where a user keeps settings of its command."""
 
 import os
 from pathlib import Path
@@ -20,3 +20,12 @@ def cache_home() -> Path:
     except RuntimeError:  # how pathlib says that there is no such user
         why = "this user has no home folder; set OCTAVO_HOME to a folder that can be written to"
         raise ModelError(home or "~", why) from None
+
+
+def config_file() -> Path | None:
+    """``octavo/config.toml`` in ``$XDG_CONFIG_HOME``, else in ``~/.config``; None: no home."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".config") / "octavo" / "config.toml"
+    except RuntimeError:  # how pathlib says that this user has no home
+        return None

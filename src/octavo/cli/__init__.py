@@ -1,9 +1,8 @@
 """The command line ``octavo``: generate text, plan or simulate a cache, see what works.
 
 ``main`` parses, runs one command and turns every foreseen failure into one line on stderr and an
-exit code: 0 done, 1 failed, 2 misused, 130 interrupted, 141 nobody reads the output any more, 143
-terminated. Answers go to stdout, everything else to stderr; a stream that was closed is taken for
-the null device. PyTorch is only imported by the commands that run a model.
+exit code of `octavo.cli.exits`. Answers go to stdout, everything else to stderr; a stream that was
+closed is taken for the null device. PyTorch is only imported by the commands that run a model.
 """
 
 import argparse
@@ -17,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from octavo import __version__, interrupts
-from octavo.cli import demo, doctor, generate, plan, pull, simulate
-from octavo.cli.arguments import CommandError, not_installed
+from octavo.cli import completion, demo, doctor, generate, plan, pull, settings, simulate
+from octavo.cli.arguments import CommandError, UsageError, not_installed
 from octavo.errors import BudgetTooSmall, OctavoError, PlanError
 
 __all__ = ["main", "parser"]
@@ -36,7 +35,10 @@ _QUIET = {BrokenPipeError: 141, _Terminated: 143}
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that complains in one line and points to its help."""
+    """A parser that complains in one line, points to its help, and takes options by whole names."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         self.exit(_MISUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -55,9 +57,13 @@ def parser() -> argparse.ArgumentParser:
         epilog="Start with: octavo demo",
     )
     whole.add_argument("--version", action="version", version=f"octavo {__version__}")
-    commands = whole.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
-    for command in (demo, pull, generate, plan, simulate, doctor):
+    commands = whole.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", parser_class=_Parser
+    )
+    for command in (demo, pull, generate, plan, simulate, doctor, completion):
         command.add_to(commands)
+    for each in settings.parsers(whole).values():
+        settings.add_to(each)
     return whole
 
 
@@ -88,14 +94,24 @@ def _open_closed_streams() -> None:
 def _command(arguments: Sequence[str] | None) -> int:
     """Parse and run one command."""
     whole = parser()
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        options = whole.parse_args(arguments)
+        options, found = settings.parse(whole, words, os.environ)
     except SystemExit as done:  # argparse has said what there was to say
         return int(done.code or 0)
-    if not hasattr(options, "run"):
+    if options.command is None:
         whole.print_help(sys.stderr)
         return _MISUSED
-    options.run(options)
+    if options.show_config:
+        print(settings.show(options.command, found))
+        return 0
+    try:
+        options.run(options)
+    except (OctavoError, CommandError) as error:
+        places = settings.places(found)
+        if not places or _code(error) != _MISUSED:
+            raise
+        raise UsageError(f"{error} (beside the flags count: {places})") from error
     return 0
 
 
