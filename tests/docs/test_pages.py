@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import draw_pictures
 import help_texts
 import performance
 import pytest
@@ -126,3 +127,13 @@ def test_faults_of_pages_are_seen(tmp_path):
     assert {"a-bc--d"} == anchors(prose(page))
     assert ["line 7, 101 words: " + ("word " * 10)[:50]] == too_long(prose(page))
     assert [] == too_long("word " * 60 + "\n\n" + "word " * 60)
+
+
+def test_pictures_are_current():
+    """Each picture is what its script draws; `make help-texts` draws them anew."""
+    drawn = dict(draw_pictures.pictures())
+
+    assert {path: path.read_text("utf-8") for path in drawn} == drawn
+    assert [] == [
+        p for p in draw_pictures.FOLDER.glob("*.svg") if not p.with_suffix(".py").exists()
+    ]
