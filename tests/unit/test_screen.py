@@ -160,6 +160,17 @@ def test_command_that_succeeds_is_one_line(capfd):
     assert last.startswith("Installing: done in ")
 
 
+def test_steps_of_pip_are_told(capfd, monkeypatch):
+    """The step it is in stands there, whatever else it writes."""
+    monkeypatch.setattr("octavo.cli.waiting._FIRST_SECONDS", 0.0)
+    waits = "import time; print('  Collecting torch'); print('noise'); time.sleep(1)"
+
+    assert 0 == run_command(["Installing", sys.executable, "-c", waits])
+    shown = capfd.readouterr().err
+    assert "Installing: Collecting torch\n" in shown
+    assert "noise" not in shown
+
+
 def test_command_that_fails_is_heard(capfd):
     """Its code is passed on, and its last lines say why."""
     assert 3 == run_command(["Installing", sys.executable, "-c", SPEAK.format(3)])

@@ -90,7 +90,8 @@ def run(options: argparse.Namespace) -> None:
     pull.require_engine()
     loaded = _load(options.dtype)
     plan = octavo.plan(loaded.spec, _MEMORY, dtype=loaded.dtype, order="head")
-    print(f"\nA page of text, and three questions about it:\n\n{PAGE}")
+    print(f"{DEFAULT_MODEL}, a model of 135 million weights in {loaded.dtype}, is given a page of")
+    print(f"text and three questions about it:\n\n{PAGE}")
     print("\nWith the cache a turn computes only what it adds to the conversation.\n")
     reused = _chat(loaded, plan, prefix=True)
     print("The same without: every turn computes the conversation from its beginning.\n")
@@ -106,7 +107,6 @@ def _load(dtype: str) -> Any:
     if not hub.is_pulled(DEFAULT_MODEL):
         print(f"{DEFAULT_MODEL} is not here yet; fetching it once", file=sys.stderr)
         pull.fetch(DEFAULT_MODEL)
-    began = time.perf_counter()
     with ProgressBar(DEFAULT_MODEL) as bar:
         bar("loading PyTorch and transformers")
         set_up_libraries()
@@ -116,7 +116,6 @@ def _load(dtype: str) -> Any:
         loaded = loading.load(DEFAULT_MODEL, dtype)
         bar("first run of the attention kernel")
         _warm_up(loaded)
-    print(f"Loaded {DEFAULT_MODEL} in {loaded.dtype}: {time.perf_counter() - began:.1f} s.")
     return loaded
 
 

@@ -23,6 +23,7 @@ _FIRST_SECONDS, _NEXT_SECONDS = 1.0, 8.0  # between lines where no terminal is
 _SHOWN_SECONDS = 2.0  # of a count without end
 _SURE_SECONDS = 3.0  # before what is left can be guessed from what is done
 _SHOWN = 20  # lines of a command that failed
+_STEPS = ("Building ", "Collecting ", "Downloading ", "Installing ", "Preparing ")  # pip's words
 
 
 class _State(NamedTuple):
@@ -197,7 +198,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a command, showing the last line it wrote; all of its last lines where it fails.
+    """Run a command, showing which of pip's steps it tells of; its last lines where it fails.
 
     Args:
         words: what it is for, then the command.
@@ -225,7 +226,8 @@ def main(words: Sequence[str]) -> int:
             assert process.stdout is not None
             for line in process.stdout:
                 said.append(line)
-                bar(line.strip())
+                if line.lstrip().startswith(_STEPS):
+                    bar(line.strip())
     except KeyboardInterrupt:
         return 130
     if process.returncode:
