@@ -12,6 +12,8 @@ GROUPS = {
     "window": {"window": WINDOW},
     "full, window": {"full": FULL, "window": WINDOW},
     "full, state": {"full": FULL, "state": STATE},
+    "sinks": {"sinks": Attention(1, 1, 1, window=7, sink_tokens=3)},
+    "chunk, full": {"chunk": Attention(1, 1, 1, chunk=6), "full": FULL},
     "all": {"full": FULL, "window": WINDOW, "state": STATE},
 }
 
@@ -44,38 +46,65 @@ def fill(cache):
         return rows
 
 
+def some_before(chance, cache, *, reuse):
+    """What was there before: rows that are released, run on or are preempted; those left."""
+    asked = []
+    for _ in range(chance.randint(0, 3)):
+        tokens = prompt(chance)
+        limit = len(tokens) + chance.randint(0, 4)
+        if not cache.fits([*asked, (tokens, limit)], reuse=reuse):
+            continue
+        row = cache.admit(tokens, limit=limit, reuse=reuse)
+        while row.computed < len(tokens):
+            run(cache, row, 1)
+        if chance.random() < 0.6:
+            cache.release(row)
+            continue
+        asked.append((row, row.limit))
+        if chance.random() < 0.3:
+            cache.preempt(row)
+    return asked
+
+
 @pytest.mark.parametrize("groups", GROUPS)
 def test_yes_is_kept(groups):
     """Sequences and prompts that fit run token by token to their limits, in any interleaving."""
     told = 0
     for seed in range(160):
-        chance = random.Random(f"{groups}/{seed}")
-        cache, asked = random_cache(chance, GROUPS[groups]), []
-        for _ in range(chance.randint(0, 3)):  # what was there before
-            tokens = prompt(chance)
-            limit = len(tokens) + chance.randint(0, 4)
-            if not cache.fits([*asked, (tokens, limit)]):
-                continue
-            row = cache.admit(tokens, limit=limit)
-            while row.computed < len(tokens):
-                run(cache, row, 1)
-            if chance.random() < 0.6:
-                cache.release(row)
-            else:
-                asked.append((row, row.limit))
+        chance, reuse = random.Random(f"{groups}/{seed}"), seed % 4 > 0
+        cache = random_cache(chance, GROUPS[groups])
+        asked = some_before(chance, cache, reuse=reuse)
         wanted = [(tokens, len(tokens) + 3) for tokens in (prompt(chance), prompt(chance))]
-        if not cache.fits([*asked, *wanted]):
+        if not cache.fits([*asked, *wanted], reuse=reuse):
             continue
         told += 1
-        rows = [row for row, _ in asked] + [cache.admit(t, limit=n) for t, n in wanted]
+        for row in [row for row, _ in asked if row.preempted]:
+            cache.resume(row, reuse=reuse)
+        rows = [row for row, _ in asked]
+        rows += [cache.admit(tokens, limit=limit, reuse=reuse) for tokens, limit in wanted]
         while rows:
             row = chance.choice(rows)
-            if row.computed == row.length == row.limit or row.computed == row.length:
+            if row.computed == row.length:
                 rows.remove(row)
                 continue
             run(cache, row, 1)
         cache.check()
     assert told > 15
+
+
+def test_what_two_windows_share_is_counted_once():
+    """Two that go on from the same pages take no more than two windows, and fit as long as so."""
+    cache = Cache(Plan.from_pages(7, 4, {"near": Attention(1, 1, 1, window=9)}))
+    one = cache.admit(range(9), limit=60)
+    cache.commit(cache.extend(one, 9), [9])
+    two = cache.admit(range(9), limit=60)
+
+    assert 8 == two.cached
+    assert cache.fits([(one, 60), (two, 60)])
+    assert {"near": 1} == cache.fits([(one, 60), (two, 60)], spare=1).short
+    for _ in range(50):
+        cache.commit(cache.extend([one, two], [1, 1]), [1, 1])
+        assert cache.fits([(one, 60), (two, 60)])
 
 
 def test_what_is_guaranteed_stays_so_whoever_is_named():

@@ -110,6 +110,7 @@ PREPARED = {
     "peek": (same, lambda s: s.cache.peek([1, 2, 3, 4, 5], s.extra)),
     "explain": (same, lambda s: s.cache.explain_match([1, 2, 9], s.extra)),
     "fits": (same, lambda s: s.cache.fits([(s.a, 7), ([1, 2, 3], 4, s.extra)])),
+    "check_limit": (same, lambda s: s.cache.check_limit(3, 4, s.extra)),
     "need": (Scene.learned, lambda s: s.cache.need(s.batch, 2)),
     "available": (same, lambda s: s.cache.available()),
     "extend": (Scene.learned, lambda s: s.cache.extend([s.a, s.b, s.c], 2)),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from octavo import Cache, CapacityError, NeverFits, OutOfPages, Plan
+from octavo import Attention, Cache, CapacityError, NeverFits, OutOfPages, Plan, PlanError, State
 from octavo.engine import Engine, SamplingParams
 from octavo.errors import IdentityError, LengthError, StepError
 from octavo.scheduling import Scheduler
@@ -189,14 +189,70 @@ def test_pages_of_others():
 
 def test_chunks_shrink_where_a_window_alone_fills_the_pool():
     """A chunk holds more of a window than is kept: one that runs alone takes smaller ones."""
-    from octavo import Attention
-
     plan = Plan.from_pages(9, PAGE, {"near": Attention(1, 8, 8, window=8)})
     scheduler = Scheduler(Cache(plan), 64)
     request = Prompt(60, 64)
     scheduler.add(request)
 
     assert [request] == _drive(scheduler)
+
+
+def test_chunks_shrink_before_anybody_is_preempted():
+    """Where a chunk holds more of a window than is free, it is cut, and all run on beside it."""
+    plan = Plan.from_pages(41, PAGE, {"near": Attention(1, 8, 8, window=32)})
+    scheduler = Scheduler(Cache(plan), 128)
+    requests = [Prompt(100, 140, 200 * n) for n in range(4)]
+    for request in requests:
+        scheduler.add(request)
+
+    assert set(requests) == set(_drive(scheduler))
+    assert (0, 0) == (scheduler.cache.stats().preemptions, scheduler.recomputed_tokens)
+
+
+def test_the_watermark_is_left_when_one_is_admitted_beside_others():
+    """Beside others a request waits for room that leaves a share of the pool; alone it does not."""
+    admitted = {}
+    for watermark in (0, 0.25, 0.5):
+        scheduler = Scheduler(Cache(Plan.from_pages(21, PAGE)), 64, watermark=watermark)
+        for number in range(5):
+            scheduler.add(Prompt(15, 20, 100 * number))
+        scheduler.schedule()
+        admitted[watermark] = len(scheduler.running)
+    whole = Scheduler(Cache(Plan.from_pages(21, PAGE)), 64, watermark=0.9)
+    whole.add(Prompt(75, 80))
+
+    assert {0: 5, 0.25: 3, 0.5: 2} == admitted
+    assert 1 == len(_drive(whole))
+    for wrong in (1, -0.1, "1%", float("nan")):
+        with pytest.raises(PlanError, match="watermark"):
+            Scheduler(Cache(Plan.from_pages(21, PAGE)), 64, watermark=wrong)
+
+
+def test_a_hit_that_leaves_no_room_is_not_used():
+    """A state that is kept beside the request's own is one page too many: it runs without."""
+    groups = {"full": Attention(1, 1, 1), "state": State(1)}
+    scheduler = Scheduler(Cache(Plan.from_pages(8, PAGE, groups)), 64)
+    first, again = Prompt(20, 20), Prompt(20, 24)
+    scheduler.add(first)
+    _drive(scheduler)
+    scheduler.add(again)
+
+    assert scheduler.cache.peek(again.prompt).tokens > 0
+    assert not scheduler.cache.fits([(again.prompt, 24)])
+    assert scheduler.cache.fits([(again.prompt, 24)], reuse=False)
+    assert [again] == _drive(scheduler)
+    assert 0 == scheduler.cache.stats().cached_tokens
+
+
+def test_what_a_rollback_never_fits_is_refused_when_it_is_added():
+    """Windows keep more where rows may be cut back: admission would refuse it later, for good."""
+    plan = Plan.from_pages(5, PAGE, {"near": Attention(1, 8, 8, window=8)})
+    with pytest.raises(NeverFits):
+        Scheduler(Cache(plan, rollback=12), 16).add(Prompt(40, 60))
+    scheduler = Scheduler(Cache(plan), 16)
+    scheduler.add(last := Prompt(40, 60))
+
+    assert [last] == _drive(scheduler)
 
 
 def test_prompts_as_lists():
@@ -229,7 +285,7 @@ def test_what_can_never_run_is_refused_when_it_is_added():
         scheduler.add(Prompt(5, 4))
     with pytest.raises(NeverFits, match="need 9 pages but the whole pool has 8"):
         scheduler.add(Prompt(5, 33))
-    with pytest.raises(CapacityError, match="request.limit is 31, at most 30"):
+    with pytest.raises(CapacityError, match="limit is 31, at most 30"):
         scheduler.add(Prompt(5, 31))
 
     assert not scheduler

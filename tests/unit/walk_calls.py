@@ -65,7 +65,11 @@ CALLS = {
     ),
     "Cache.peek": _verbs("peek", tokens=[1, 2, 3], extra=()),
     "Cache.explain_match": _verbs("explain_match", tokens=[1, 2, 3], extra=()),
-    "Cache.fits": lambda s: (s.cache.fits, {"requests": [(s.seq, 9), ([1, 2], 3, ())]}),
+    "Cache.check_limit": _verbs("check_limit", length=2, limit=9, extra=()),
+    "Cache.fits": lambda s: (
+        s.cache.fits,
+        {"requests": [(s.seq, 9), ([1, 2], 3, ())], "reuse": True, "spare": 0},
+    ),
     "Cache.fits request": lambda s: (
         lambda tokens, limit, extras: s.cache.fits([(tokens, limit, extras)]),
         {"tokens": [1, 2], "limit": 9, "extras": ()},
@@ -94,7 +98,7 @@ CALLS = {
     "Cache.drop": _verbs("drop", sequence=".other", count=1),
     "Cache.fork": _verbs("fork", sequence=".idle", n=1),
     "Cache.preempt": _verbs("preempt", sequence=".other"),
-    "Cache.resume": _verbs("resume", sequence=".away"),
+    "Cache.resume": _verbs("resume", sequence=".away", reuse=True),
     "Batch.add": lambda s: (s.batch.add, {"sequence": s.other}),
     "Batch.remove": lambda s: (s.batch.remove, {"sequence": s.seq}),
     "Batch.row": lambda s: (s.batch.row, {"sequence": s.seq}),
@@ -123,6 +127,7 @@ CALLS = {
 }
 
 WORDS = {
+    "length": "len",
     "tokens": "token|sequence|count|limit",
     "rows": "sequence|batch",
     "sequences": "sequence",

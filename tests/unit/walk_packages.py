@@ -153,7 +153,7 @@ CALLS = {
     "index.check_offsets": _fixed(index.check_offsets, pages=9, stride=16, dtype="int32"),
     "Scheduler": lambda c: (
         Scheduler,
-        {"cache": c.cache, "max_step_tokens": 8, "preemption": True},
+        {"cache": c.cache, "max_step_tokens": 8, "preemption": True, "watermark": 0.1},
     ),
     "Scheduler.add": lambda c: (Scheduler(Cache(PLAN), 8).add, {"request": Request([1, 2], 9)}),
     "Scheduler.add request": lambda c: (

@@ -30,7 +30,7 @@ from octavo.cache.assembly import assemble
 from octavo.cache.batch import Batch, Steppable
 from octavo.cache.capacity import Capacity, Wish, limit_snapshots
 from octavo.cache.events import Event, EventLog
-from octavo.cache.identity import CrossInput, Extra, Identity
+from octavo.cache.identity import CrossInput, Extra, Identity, read_extras
 from octavo.cache.integrity import check_core
 from octavo.cache.match import Hit, Prefixes
 from octavo.cache.policies import Policy, find_policy
@@ -189,7 +189,24 @@ class Cache:
         return self._prefixes.explain(self._prefixes.look(given), given.length)
 
     @verb
-    def fits(self, requests: Iterable[Request]) -> Fit:
+    def check_limit(self, length: int, limit: int, extra: Iterable[Extra] = ()) -> None:
+        """Refuse what `admit` refuses however much is free: a prompt and its limit. O(groups).
+
+        Args:
+            length: tokens of the prompt.
+            limit: most tokens the sequence may come to know.
+            extra: as of `admit`; a CrossInput takes pages.
+
+        Raises:
+            NeverFits: the limit needs more pages than the pool has.
+            CapacityError: the limit is below the prompt, or beyond ``max_length``.
+            LengthError, IdentityError: an argument is malformed.
+        """
+        length, identity = check_int("length", length, 1), read_extras(extra, None)
+        self._capacity.limit(length, check_int("limit", limit, 1), identity, guarantee=False)
+
+    @verb
+    def fits(self, requests: Iterable[Request], *, reuse: bool = True, spare: int = 0) -> Fit:
         """Whether these sequences and prompts can all run to their limits at once.
 
         In a packed plan pages that are published meanwhile may keep a parent from the group that
@@ -201,22 +218,28 @@ class Cache:
                 sequence goes no further than its own limit.
                 Sequences not named keep what they hold, and what was guaranteed to them. Windows
                 count as they are when a sequence runs token by token.
+            reuse: whether prompts, and preempted sequences, begin with what is published of them,
+                as in `admit` and `resume`. It may take room that a pool little larger than one
+                request does not have.
+            spare: pages (packed: parents) that must be left when all have run so far.
 
         Raises:
             UnknownSequence, StaleSequence, DuplicateSequence: an entry's sequence is not this
                 cache's, was released, or stands there twice.
-            TokenError, LengthError, IdentityError: an entry is no such request.
+            TokenError, LengthError, IdentityError: an entry is no such request, or ``spare`` no
+                count.
 
         Cost: O(requests + prompt tokens).
         """
         self._reap()
         right = "it must be a list of (sequence or prompt, limit)"
         listed = entries_of(requests, lambda: LengthError("requests", requests, None, None, right))
-        wishes = [self._wish(request) for request in listed]
+        reuse, spare = check_flag("reuse", reuse), check_int("spare", spare, 0)
+        wishes = [self._wish(request, reuse=reuse) for request in listed]
         self._check_distinct([item for item, *_ in listed if isinstance(item, Sequence)])
-        return Fit(self._capacity.shortage(wishes))
+        return Fit(self._capacity.shortage(wishes, spare))
 
-    def _wish(self, request: Request) -> Wish:
+    def _wish(self, request: Request, *, reuse: bool) -> Wish:
         if not isinstance(request, tuple) or len(request) not in (2, 3):
             right = "it must be (sequence or prompt, limit) or (prompt, limit, extras)"
             raise LengthError("request", request, None, None, right)
@@ -224,10 +247,11 @@ class Cache:
         if isinstance(item, Sequence):
             sequence = self._check(item)
             limit = check_int("limit", limit, 1)
-            return self._capacity.wish_of(sequence, min(limit, sequence.limit))
+            limit = min(limit, sequence.limit)
+            return self._capacity.wish_of(sequence, limit, reuse=reuse)
         given = read_prompt(self._core, item, extra)
         limit = min(check_int("limit", limit, given.length), MOST)
-        return self._capacity.wish_for(given, limit)
+        return self._capacity.wish_for(given, limit, reuse=reuse)
 
     @verb
     def need(self, rows: Steppable, counts: Counts = 1, *, ahead: int = 0) -> dict[str, int]:
@@ -819,8 +843,12 @@ class Cache:
         self._preemptions += 1
 
     @verb
-    def resume(self, sequence: Sequence) -> int:
+    def resume(self, sequence: Sequence, *, reuse: bool = True) -> int:
         """Let a preempted sequence go on: pins what is still published of its tokens.
+
+        Args:
+            sequence: preempted.
+            reuse: whether to look for what is published at all.
 
         Returns:
             Positions that need not be computed again.
@@ -832,11 +860,12 @@ class Cache:
         Cost: O(tokens).
         """
         self._reap()
+        reuse = check_flag("reuse", reuse)
         if not self._check(sequence).preempted:
             raise StepError(f"sequence {quote(sequence.id)} is not preempted")
         core, row, identity = self._core, sequence.row, sequence._identity
         known = Given(sequence.length, identity, int(core.ids.begin[row]))
-        hit = self._find(known, reuse=not core.private[row])
+        hit = self._find(known, reuse=reuse and not core.private[row])
         if core.promised[row]:
             self._promise(sequence.limit, identity, hit)
         self._hold(row, identity, hit)

@@ -3,6 +3,7 @@
 Reads the core; changes nothing in it.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -28,14 +29,18 @@ class Wish(NamedTuple):
     Attributes:
         sequence: who is to run; None: a prompt, or a sequence that holds nothing.
         limit: tokens it may come to.
-        needs: by group, pages it must take, but for copies of open pages that others share.
+        needs: by group, pages it must take, but for copies of open pages that others share, and as
+            if windows let go of nothing.
         pages: by group, pages a prompt would hold.
+        windows: by number of a group that slides, most pages it holds of it at once, and those it
+            holds or would hold.
     """
 
     sequence: Sequence | None
     limit: int
     needs: list[int]
     pages: Pages
+    windows: dict[int, tuple[int, list[int]]]
 
 
 class Capacity:
@@ -247,51 +252,87 @@ class Capacity:
         core.preview(rows, spread.each, spread.counts, min(ahead, MOST))
         return dict(zip(core.names, map(int, core.new), strict=True))
 
-    def shortage(self, wishes: list[Wish]) -> dict[str, int]:
-        """Pages missing by group for all of ``wishes`` to run to their limits at once."""
+    def shortage(self, wishes: list[Wish], spare: int = 0) -> dict[str, int]:
+        """Pages missing by group for all of ``wishes`` to run to their limits at once.
+
+        Args:
+            wishes: who is to run.
+            spare: pages (packed: parents) that must be left then.
+        """
         core = self._core
         needs, held = self._copies(wishes), [dict[int, None]() for _ in core.groups]
+        needs[0] += min(spare, core.pool.parents) * core.pool.spaces[0].per_parent
         for wish in wishes:
             needs = [have + more for have, more in zip(needs, wish.needs, strict=True)]
             for number, pages in enumerate(wish.pages):
                 held[number].update(dict.fromkeys(pages))
+        for group in core.groups:
+            if group.slides():
+                needs[group.number] -= self._let_go(group.number, wishes)
         self.is_short(needs, [list(pages) for pages in held], one_by_one=True)
         return dict(zip(core.names, map(int, core.pool.lack), strict=True))
 
-    def wish_of(self, sequence: Sequence, limit: int) -> Wish:
-        """A sequence that is to run to ``limit``. O(columns)."""
+    def _let_go(self, number: int, wishes: list[Wish]) -> int:
+        """Pages that needs are less as windows slide. O(columns).
+
+        Of those that would take more than they hold at once, what all hold together is the bound,
+        and what none but them holds is a part of it.
+        """
+        asked, sliding, needs, most = Counter[int](), Counter[int](), 0, 0
+        for wish in wishes:
+            if number not in wish.windows:
+                continue
+            bound, pages = wish.windows[number]
+            if wish.sequence is None:
+                asked.update(pages)
+            if bound - len(pages) < wish.needs[number]:
+                sliding.update(pages)
+                needs += wish.needs[number]
+                most += bound
+        holders = self._core.pool.spaces[number].holders
+        own = sum(times == holders[page] + asked[page] for page, times in sliding.items())
+        return needs - max(0, most - own)
+
+    def wish_of(self, sequence: Sequence, limit: int, *, reuse: bool) -> Wish:
+        """A sequence that is to run to ``limit``; a preempted one as a prompt. O(columns)."""
         core, row = self._core, sequence.row
         promised = bool(core.promised[row])
         if promised and not sequence.preempted:  # it has what it needs
-            return Wish(sequence, limit, [0] * len(core.groups), [])
+            return Wish(sequence, limit, [0] * len(core.groups), [], {})
         needs = self.lifetime_needs(limit, sequence._identity, all_at_once=promised)
+        if sequence.preempted and promised:
+            return Wish(None, limit, needs, [], {})
         if sequence.preempted:
-            return Wish(None, limit, needs, [])
-        more = [self._further(group, row, limit, needs[group.number]) for group in core.groups]
-        return Wish(sequence, limit, more, [])
-
-    def _further(self, group: Group, row: int, limit: int, wanted: int) -> int:
-        """Pages it must take: of windows fewer, as what it alone holds comes free as it goes on."""
-        core = self._core
+            known = Given(sequence.length, sequence._identity, int(core.ids.begin[row]))
+            return self.wish_for(known, limit, reuse=reuse)
         new = max(0, -(-limit // core.size) - -(-int(core.scheduled[row]) // core.size))
-        if group.keeps_tokens and not group.slides():
-            return new
-        placed = group.keeps_tokens or core.columns(group, row)
-        pages = group.held(row, core.columns(group, row)) if placed else []
-        if not group.keeps_tokens:
-            return max(0, wanted - len(pages))
-        holders = core.pool.spaces[group.number].holders
-        own = sum(holders[page] == 1 for page in pages)
-        return min(new, max(0, wanted - own))
+        windows = {}
+        for group in core.groups:
+            number, columns = group.number, core.columns(group, row)
+            if group.slides():
+                windows[number] = needs[number], group.held(row, columns)
+            if group.keeps_tokens:
+                needs[number] = new
+            elif columns:
+                needs[number] = max(0, needs[number] - len(group.held(row, columns)))
+        return Wish(sequence, limit, needs, [], windows)
 
-    def wish_for(self, given: Given, limit: int) -> Wish:
-        """A prompt that is to run to ``limit``. O(length)."""
-        pages = self._prefixes.pages(self._prefixes.look(given), given.identity)
+    def wish_for(self, given: Given, limit: int, *, reuse: bool) -> Wish:
+        """A prompt that is to run to ``limit``, from its hit if ``reuse``. O(length)."""
         needs = self.lifetime_needs(limit, given.identity)
-        for group in self._core.groups:
-            if not group.keeps_state and not group.slides():
-                needs[group.number] = max(0, needs[group.number] - len(pages[group.number]))
-        return Wish(None, limit, needs, pages)
+        if not reuse:
+            return Wish(None, limit, needs, [], {})
+        core, hit = self._core, self._prefixes.look(given)
+        pages = self._prefixes.pages(hit, given.identity)
+        windows = {}
+        for group in core.groups:
+            number = group.number
+            if group.slides():
+                windows[number] = needs[number], pages[number]
+                needs[number] = -(-limit // core.size) - hit.boundary
+            elif not group.keeps_state:
+                needs[number] = max(0, needs[number] - len(pages[number]))
+        return Wish(None, limit, needs, pages, windows)
 
     def _copies(self, wishes: list[Wish]) -> list[int]:
         """Pages by group for copies of open pages that some of ``wishes`` share and write into."""

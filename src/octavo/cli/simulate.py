@@ -119,6 +119,7 @@ def _time_model(options: argparse.Namespace) -> simulation.TimeModel | None:
         max_step_tokens=options.max_step_tokens,
         max_sequences=options.max_seqs,
         preemption=not options.no_preemption,
+        watermark=options.watermark,
     )
 
 

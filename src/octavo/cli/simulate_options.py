@@ -168,6 +168,13 @@ def _add_time(group: Any) -> None:
         help=f"most requests that run at once (default: {_MODEL.max_sequences})",
     )
     group.add_argument(
+        "--watermark",
+        type=_number(0, 0.999),
+        metavar="SHARE",
+        help="share of the pool that must be left when a request is admitted beside others "
+        f"(default: {_MODEL.watermark:g})",
+    )
+    group.add_argument(
         "--no-preemption",
         action="store_true",
         default=None,
@@ -226,13 +233,14 @@ _DEFAULTS = {
     "decode_rate": _MODEL.decode_rate,
     "max_step_tokens": _MODEL.max_step_tokens,
     "max_seqs": _MODEL.max_sequences,
+    "watermark": _MODEL.watermark,
     "no_preemption": not _MODEL.preemption,
     "rate": 4.0,
     "seed": 0,
 }
 _OF_A_MODEL = ("dtype", "scales", "tp", "utilization", "weights", "activations")
 _OF_MEMORY = ("utilization", "weights", "activations")
-_OF_TIME = ("step_ms", "prefill_rate", "decode_rate", "max_seqs", "no_preemption")
+_OF_TIME = ("step_ms", "prefill_rate", "decode_rate", "max_seqs", "watermark", "no_preemption")
 
 
 def settle(options: argparse.Namespace) -> None:
@@ -267,6 +275,8 @@ def _refuse_idle(options: argparse.Namespace) -> None:
         _refuse(options, _OF_TIME, "it needs --timing")
         if options.config is None:
             _refuse(options, ("max_step_tokens",), "it needs --timing or --config")
+    if options.no_preemption:
+        _refuse(options, ("watermark",), "with --no-preemption there is room for all")
     if options.config is None:
         _refuse(options, _OF_A_MODEL, "it needs --config")
     if options.pages is not None and options.sweep is None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from octavo.cache.cache import Cache
+from octavo.cache.policies import Policy
 from octavo.cache.step import Step
 from octavo.checks import Ints, Tokens, check_tokens
 from octavo.engine.request import Completion, OnToken, Request, StopTexts
@@ -32,7 +33,7 @@ from octavo.errors import (
     uncopied,
 )
 from octavo.planner.request import Plan
-from octavo.scheduling import Scheduler, Turn
+from octavo.scheduling import WATERMARK, Scheduler, Turn
 from octavo.storage import Storage
 
 
@@ -67,9 +68,12 @@ class Engine:
         plan: from `octavo.plan` for this model and its dtype; order ``head`` is fast on CPU.
         max_sequences: requests that run at once.
         prefix: whether computed prompts are kept for later ones that begin alike.
-        max_step_tokens: most tokens a forward pass computes.
+        policy: which of them are given up first, as of `octavo.Cache`.
+        max_step_tokens: most tokens a forward pass computes; long prompts are cut into such chunks.
         preemption: whether a request is admitted as soon as there is room for its prompt, and the
             newest computed again where pages run out; else when all can reach their limits.
+        watermark: with preemption, the share of the pool that must be left when a request is
+            admitted beside others.
         erase: whether pages are filled with zeros when all have let go of them, and before a step
             writes to them for the first time. Prefixes that are kept stay until they are evicted.
         tokenizer: for stop texts; anything with ``decode(ids)``.
@@ -80,8 +84,8 @@ class Engine:
 
     Raises:
         UnknownArchitecture, UnsupportedModel: octavo cannot run this model.
-        PlanError: the plan is for another model or dtype.
-        LengthError: a number out of range.
+        PlanError: the plan is for another model or dtype, or an option is out of range.
+        LengthError: a count is.
     """
 
     __reduce__ = uncopied("it has a model and the pages of its cache; make another")
@@ -93,8 +97,10 @@ class Engine:
         *,
         max_sequences: int = 256,
         prefix: bool = True,
+        policy: str | Policy = "lru",
         max_step_tokens: int = 2048,
         preemption: bool = True,
+        watermark: float = WATERMARK,
         erase: bool = False,
         tokenizer: Any = None,
     ) -> None:
@@ -102,10 +108,16 @@ class Engine:
             raise PlanError("plan", plan, "it must come from octavo.plan")
         if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
             raise UnsupportedModel("tokenizer", f"{tokenizer!r} has no decode(ids)")
-        self.cache = Cache(plan, max_sequences=max_sequences, prefix=prefix, erase=erase)
+        self.cache = Cache(
+            plan, max_sequences=max_sequences, policy=policy, prefix=prefix, erase=erase
+        )
         self._erases = erase
         self._schedule = partial(
-            Scheduler[Request], self.cache, max_step_tokens, preemption=preemption
+            Scheduler[Request],
+            self.cache,
+            max_step_tokens,
+            preemption=preemption,
+            watermark=watermark,
         )
         self._scheduler = self._schedule()
         self._runner = Runner(model, plan)

@@ -2,9 +2,10 @@
 
 First come, first served. A request is admitted when it has room beside all that run. Every request
 that runs takes part in every step: with one token, or where it is behind (its prompt, or what a
-preemption lost) with as many as the step has room for, the oldest first. Where pages run out the
-newest is preempted; it is the first to come back, when another has ended. The oldest is never
-preempted and takes at least a token a step, so every request ends.
+preemption lost) with as many as the step has room for, the oldest first. Where a chunk holds more
+of windows than is free, chunks are halved; where not even a token each has room, the newest is
+preempted. It is the first to come back, when another has ended. The oldest is never preempted and
+takes at least a token a step, so every request ends.
 
 Knows no model, no clock and no text: whoever drives it runs the steps it hands out, commits or
 aborts them, and removes what has ended.
@@ -20,12 +21,10 @@ from octavo.cache.cache import Cache
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.checks import Tokens, check_flag, check_int, has_entries
+from octavo.checks import Tokens, check_flag, check_int, check_number, has_entries
 from octavo.errors import (
-    CapacityError,
     IdentityError,
     LengthError,
-    NeverFits,
     OutOfPages,
     PlanError,
     StepError,
@@ -58,6 +57,20 @@ class Schedulable(Protocol):
 
 
 R = TypeVar("R", bound=Schedulable)
+WATERMARK = 0.01
+"""Share of the pool that is left when a request is admitted beside others, if none is named."""
+
+
+def check_watermark(value: object) -> float:
+    """A share of the pool, checked.
+
+    Raises:
+        PlanError: it is not in [0, 1).
+    """
+    share = check_number("watermark", value)
+    if not 0 <= share < 1:
+        raise PlanError("watermark", value, "it must be at least 0 and below 1")
+    return share
 
 
 def _sizes(request: Schedulable) -> tuple[int, int]:
@@ -105,7 +118,9 @@ class Scheduler(Generic[R]):
         max_step_tokens: most tokens a step computes; long prompts are cut into such chunks.
         preemption: whether a request is admitted as soon as all have room for what they know and
             one token more. Else only when all can reach their limits, so that none is preempted
-            (but for packed pages, and for windows, which hold more in a chunk than afterwards).
+            (but for packed pages, of which `octavo.Cache.fits` cannot be sure).
+        watermark: with preemption, the share of the pool that must be left when a request is
+            admitted beside others, lest it is preempted soon.
 
     Attributes:
         cache: as given.
@@ -115,12 +130,19 @@ class Scheduler(Generic[R]):
         recomputed_tokens: positions that preempted requests lost, less those found on resuming.
 
     Raises:
-        LengthError: max_step_tokens is below 1.
+        LengthError: max_step_tokens is below 1. PlanError: watermark is not in [0, 1).
     """
 
     __reduce__ = uncopied("it hands out the steps of one cache; make another for another")
 
-    def __init__(self, cache: Cache, max_step_tokens: int, *, preemption: bool = True) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        max_step_tokens: int,
+        *,
+        preemption: bool = True,
+        watermark: float = WATERMARK,
+    ) -> None:
         if not isinstance(cache, Cache):
             raise PlanError("cache", cache, "it must be an octavo.Cache")
         self.cache, self._preemption = cache, check_flag("preemption", preemption)
@@ -130,6 +152,8 @@ class Scheduler(Generic[R]):
         self.full = False
         self.recomputed_tokens = 0
         self._behind = dict[R, Sequence]()  # those with more than a token to compute, oldest first
+        share = check_watermark(watermark)
+        self._spare = int(share * cache.plan.usable_pages) if preemption else 0
         self._batch, self._rows = cache.batch(), list[R]()
         self._admitted = list[R]()
         self._next: tuple[R, Prompt] | None = None  # the first that waits, as it was read
@@ -152,13 +176,9 @@ class Scheduler(Generic[R]):
             CapacityError: its limit is beyond the cache's ``max_length``.
             NeverFits: its limit needs more pages than the pool has.
         """
-        _, limit = _sizes(request)
-        plan, most = self.cache.plan, self.cache.max_length
-        if (need := pools.pages(plan, limit)) > plan.usable_pages:
-            short = dict.fromkeys(plan.groups, need - plan.usable_pages)
-            raise NeverFits(need, plan.usable_pages, short)
-        if limit > most:
-            raise CapacityError("request.limit", limit, most, "max_length of the cache")
+        length, limit = _sizes(request)
+        prompt = request.prompt
+        self.cache.check_limit(length, limit, prompt.extra if isinstance(prompt, Prompt) else ())
         self.waiting.append(request)
 
     def remove(self, request: R) -> None:
@@ -208,9 +228,16 @@ class Scheduler(Generic[R]):
         while self.waiting and not self.full and len(self.running) < most:
             request = self.waiting[0]
             wants = self._wants() if wants is None else wants
-            if self._is_being_computed(request) or not self._fits(request, wants):
+            if self._is_being_computed(request):
                 return
-            wants.append(self._start(request))
+            spare = self._spare if self.running else 0
+            reuse = bool(self.cache.fits([*wants, self._wish(request)], spare=spare))
+            if not reuse and self.running:
+                self.full = True
+                return
+            if not reuse:  # what is published of it takes room that the pool does not have
+                self._require_room(request)
+            wants.append(self._start(request, reuse=reuse))
 
     def _is_being_computed(self, request: R) -> bool:
         """Whether one that runs will soon publish more of a new prompt: worth a wait."""
@@ -237,33 +264,35 @@ class Scheduler(Generic[R]):
             if (length := sequence.length) % size < 2 or request in behind
         ]
 
-    def _fits(self, request: R, wants: list[tuple[Sequence, int]]) -> bool:
-        """Whether there is room for the first that waits beside ``wants``; if not, it is full.
+    def _wish(self, request: R) -> tuple[Sequence | Prompt, int]:
+        """What the first that waits knows, and how far it must be able to go to be admitted."""
+        known = request.sequence or self._read(request)
+        if not self._preemption:
+            return known, request.limit
+        size = known.length if isinstance(known, Sequence) else len(known)
+        return known, min(size + 1, request.limit)
+
+    def _require_room(self, request: R) -> None:
+        """Of one that runs alone: whether it has room without what is published of it.
 
         Raises:
-            OutOfPages: there is none although nothing runs.
+            OutOfPages: it has none.
         """
-        known, length = request.sequence or self._read(request), request.limit
-        if self._preemption:
-            size = known.length if isinstance(known, Sequence) else len(known)
-            length = min(size + 1, length)
-        fit = self.cache.fits([*wants, (known, length)])
-        if not fit and not self.running:
-            stats = self.cache.stats()
-            need = pools.pages(self.cache.plan, length)
+        wish = self._wish(request)
+        fit = self.cache.fits([wish], reuse=False)
+        if not fit:
+            stats, need = self.cache.stats(), pools.pages(self.cache.plan, wish[1])
             raise OutOfPages(need, stats.free, stats.evictable, fit.short)
-        self.full = not fit
-        return not self.full
 
-    def _start(self, request: R) -> tuple[Sequence, int]:
+    def _start(self, request: R, *, reuse: bool) -> tuple[Sequence, int]:
         """Let the first that waits run; returns its sequence and how far it must be able to go."""
         sequence = request.sequence
         if sequence is None:
-            sequence = self.cache.admit(self._read(request), limit=request.limit)
+            sequence = self.cache.admit(self._read(request), limit=request.limit, reuse=reuse)
             request.sequence, self._next = sequence, None
             self._admitted.append(request)
         else:
-            self.recomputed_tokens -= self.cache.resume(sequence)
+            self.recomputed_tokens -= self.cache.resume(sequence, reuse=reuse)
         self.running[request] = self._behind[request] = sequence
         self.waiting.popleft()  # not before: a request is always in one of them
         self._batch.add(sequence)
@@ -276,13 +305,17 @@ class Scheduler(Generic[R]):
         """The next step of all that run, or of the oldest of them that have room."""
         most = self._most
         while True:
+            counts, rows = self._counts(most), len(self._rows)
             try:
-                return self.cache.extend(self._batch, self._counts(most))
+                return self.cache.extend(self._batch, counts)
             except OutOfPages:
-                if len(self.running) > 1:
+                tokens = rows if isinstance(counts, int) else int(counts.sum())
+                # a chunk holds more of windows than afterwards: less at a time may have room
+                if tokens > rows and (rows == 1 or self.cache.fits(self._wants())):
+                    most = max(rows, tokens // 2)
+                elif rows > 1:
                     self._preempt_newest()
-                elif most > 1:
-                    most //= 2  # windows hold more in a chunk than afterwards
+                    most = self._most
                 else:
                     raise
 

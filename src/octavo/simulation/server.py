@@ -46,7 +46,9 @@ class Server:
         self.cache, self.now = cache, 0.0
         self.tally = Tally(timeline=Timeline(_SPAN))
         self._model, self._answers, self._on_end = model, answers, on_end
-        self._scheduler = Scheduler[Job](cache, model.max_step_tokens, preemption=model.preemption)
+        self._scheduler = Scheduler[Job](
+            cache, model.max_step_tokens, preemption=model.preemption, watermark=model.watermark
+        )
         self._owed = 0  # tokens to compute if no request were preempted, those done included
 
     @property

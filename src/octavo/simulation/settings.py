@@ -11,6 +11,7 @@ from octavo.checks import check_int
 from octavo.errors import PlanError
 from octavo.planner import pools
 from octavo.planner.request import Plan
+from octavo.scheduling import WATERMARK, check_watermark
 from octavo.simulation.routers import find_router
 
 Progress = Callable[[int, int], None]
@@ -110,7 +111,7 @@ class TimeModel:
         decode_rate: tokens a second beyond that, of rows that decode.
         max_step_tokens: most tokens a step computes; long prompts are cut into such chunks.
         max_sequences: most requests that run at once.
-        preemption: as of `octavo.scheduling.Scheduler`.
+        preemption, watermark: as of `octavo.scheduling.Scheduler`.
 
     Raises:
         PlanError: a time or rate is out of range. LengthError: a count is.
@@ -122,6 +123,7 @@ class TimeModel:
     max_step_tokens: int = 2048
     max_sequences: int = 256
     preemption: bool = True
+    watermark: float = WATERMARK
 
     def __post_init__(self) -> None:
         if not 0 <= self.step_seconds < float("inf"):
@@ -131,6 +133,7 @@ class TimeModel:
                 raise PlanError(name, getattr(self, name), "it must be a number above 0")
         check_int("max_step_tokens", self.max_step_tokens, 1)
         check_int("max_sequences", self.max_sequences, 1, self.max_step_tokens)
+        check_watermark(self.watermark)
 
     def seconds(self, prefill: int, decode: int) -> float:
         """Seconds of a step with so many tokens of each kind."""
@@ -146,4 +149,5 @@ class TimeModel:
             "max_step_tokens": self.max_step_tokens,
             "max_sequences": self.max_sequences,
             "preemption": self.preemption,
+            "watermark": self.watermark if self.preemption else None,
         }
