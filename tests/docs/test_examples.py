@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CONTINUES = re.compile(r"^<!-- continues (\S+) -->$", re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -57,10 +58,14 @@ def _same(printed: str, said: str) -> bool:
 def _run(page: Path) -> None:
     """Run a page's blocks in one namespace; tracebacks show the page's own line numbers.
 
-    Where a block of text titled "prints" follows, it is what the block must print.
+    Where a block of text titled "prints" follows, it is what the block must print. A page that
+    continues another runs behind that one's blocks.
     """
     namespace = {"__name__": page.stem}
-    for block, said in _prints(_blocks(page), "python"):
+    blocks = _blocks(page)
+    if (before := CONTINUES.search(page.read_text(encoding="utf-8"))) is not None:
+        blocks = [*_blocks(page.parent / before[1]), *blocks]
+    for block, said in _prints(blocks, "python"):
         out = io.StringIO()
         with redirect_stdout(out):
             code = compile("\n" * block.line + block.text, str(page), "exec")
