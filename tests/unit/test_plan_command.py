@@ -9,7 +9,7 @@ import pytest
 import octavo
 from octavo import Attention, ModelSpec
 from octavo.cli import main
-from octavo.cli.page import memory_pieces, render, sequence_pieces
+from octavo.cli.plan_page import memory_pieces, render, sequence_pieces
 from octavo.model.spec import State
 from octavo.planner import pools, sizes
 

@@ -114,8 +114,8 @@ def test_elsewhere_what_takes_long_is_a_line(monkeypatch):
         bar.say("so far so good")
         time.sleep(0.5)
 
-    told = ["tiny: reading the prompt 5 of 1,200 tokens", "so far so good"]
-    assert [*told, "tiny: answering 3 tokens"] == log.getvalue().splitlines()
+    told = ["tiny: reading the prompt, 5 of 1,200 tokens", "so far so good"]
+    assert [*told, "tiny: answering, 3 tokens"] == log.getvalue().splitlines()
 
 
 def test_elsewhere_what_is_quick_is_no_line():

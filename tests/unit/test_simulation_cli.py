@@ -9,7 +9,7 @@ from traces import CAPACITIES, LRU_RATES
 from traces import read_trace as read_ids
 
 import octavo
-from octavo.cli import main
+from octavo.cli import html, main
 from octavo.cli.arguments import not_installed
 
 CONFIG = {
@@ -188,7 +188,41 @@ def test_names_are_escaped(simulate, tmp_path):
     path.write_text('{"arrival": 0, "input_length": 40, "output_length": 2}\n')
 
     assert 0 == simulate(path, "--pages", 20, "--html", page)[0]
-    assert "<b>" not in page.read_text(encoding="utf-8")
+    assert "<b>" not in page.read_text(encoding="utf-8").replace("<div><b>", "")
+
+
+@pytest.mark.parametrize(
+    "words", [("--timing",), ("--replicas", 2), ("--timing", "--sweep", "memory", "30,300")]
+)
+def test_pages_have_one_style(simulate, tmp_path, words):
+    """That of plan's page, dark too: what is drawn has colours of the style, none of its own."""
+    target = tmp_path / "out.html"
+    assert (
+        0
+        == simulate(
+            *CHAT, *(() if "--sweep" in words else ("--pages", 300)), *words, "--html", target
+        )[0]
+    )
+    page = target.read_text(encoding="utf-8")
+
+    assert html.STYLE in page
+    drawn = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
+    assert [] == re.findall(r"#[0-9a-fA-F]{6}\b", drawn)
+    named = set(re.findall(r"var\((--\w+)\)", page))
+    light, dark = html.STYLE.split("@media (prefers-color-scheme: dark)")
+    assert named <= set(re.findall(r"(--\w+):", light))
+    assert {"--ink", "--curve0", "--curve1"} <= set(re.findall(r"(--\w+):", dark))
+
+
+def test_p50_comes_before_p99(simulate, tmp_path):
+    """In the text, in the JSON and on the page, of one run and of a sweep."""
+    page = tmp_path / "out.html"
+    for more in ((), ("--sweep", "policy")):
+        words = (*CHAT, "--pages", 300, "--timing", *more)
+        _, text, _ = simulate(*words)
+        _, data, _ = simulate(*words, "--json", "--html", page)
+        for shown in (text, data, page.read_text(encoding="utf-8")):
+            assert 0 < shown.index("p50") < shown.index("p99")
 
 
 def test_without_matplotlib(simulate, monkeypatch, tmp_path):

@@ -167,7 +167,7 @@ def run(options: argparse.Namespace) -> None:
         data |= {"comparison": rows} if options.compare else {}
         print(json.dumps(data, indent=2))
     elif options.html:
-        from octavo.cli.page import render
+        from octavo.cli.plan_page import render
 
         tables = [_told(wish)] if wish else []
         compared = comparing.table(rows, options.compare) if options.compare else []

@@ -11,7 +11,7 @@ from typing import Any
 import octavo
 from octavo import simulation
 from octavo.checkpoints import hub
-from octavo.cli import arguments, simulate_options
+from octavo.cli import arguments, simulate_options, simulate_page
 from octavo.cli.machine import machine_memory
 from octavo.cli.waiting import ProgressBar
 from octavo.errors import OctavoError
@@ -198,10 +198,12 @@ def _told(bar: ProgressBar, label: str, before: int, whole: int) -> Callable[[in
 
 def _draw(options: argparse.Namespace, outcome: simulation.Outcome, bar: ProgressBar) -> None:
     """Write the pictures that are wanted."""
-    for name, write in ((options.html, charts.write_html), (options.png, charts.write_png)):
-        if name:
-            bar(f"drawing {name}")
-            write(name, outcome)
+    if options.html:
+        bar(f"drawing {options.html}")
+        Path(options.html).write_text(simulate_page.render(outcome), encoding="utf-8")
+    if options.png:
+        bar(f"drawing {options.png}")
+        charts.write_png(options.png, outcome)
 
 
 def _show(options: argparse.Namespace, outcome: simulation.Outcome) -> None:

@@ -128,7 +128,8 @@ class ProgressBar:
             self._shown = _columns(line)
 
     def _whole(self, state: _State) -> str:
-        return f"{state.stage}{self._count(state)}{_time(state)}"
+        count = self._count(state)
+        return f"{state.stage}{',' if count else ''}{count}{_time(state)}"
 
     def _fitted(self, state: _State) -> str:
         """As much as the terminal is wide: what counts most first, the bar with what is left."""

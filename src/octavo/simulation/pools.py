@@ -237,7 +237,7 @@ def _middle(pool: Pool, trace: Trace) -> int:
 def _size_label(pool: Pool) -> str:
     if pool.memory is not None:
         return amount(pool.memory)
-    return UNBOUNDED if pool.pages is None else f"{pool.pages} pages"
+    return UNBOUNDED if pool.pages is None else f"{pool.pages:,} pages"
 
 
 def _whole(name: str, text: str) -> int:

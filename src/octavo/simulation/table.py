@@ -127,6 +127,26 @@ def run_rows(run: Run) -> Facts:
     return rows + (_timed_rows(found) if run.jobs else []) + _replica_rows(run, found)
 
 
+def chief_rows(run: Run) -> Facts:
+    """The figures to look at first: what each is, and its value."""
+    found = run.to_dict()
+    rows = [
+        ("hit rate, of all prompt tokens", _percent(found["hit_rate_all_tokens"])),
+        ("requests served", f"{found['requests']:,}"),
+        ("requests refused", f"{found['refused']:,}"),
+        ("pages evicted", f"{sum(found['evictions'].values()):,}"),
+    ]
+    if not run.jobs:
+        return rows
+    first = found["latency"]["time_to_first_token"]
+    return [
+        *rows,
+        *((f"time to the first token, {cut}", _seconds(first[cut])) for cut in ("p50", "p99")),
+        ("answer tokens per second", f"{found['output_tokens_per_second']:,.0f}"),
+        ("preemptions", f"{found['preemptions']:,}"),
+    ]
+
+
 def _hit(found: dict[str, Any], which: str, unit: str) -> str:
     """``5.3 % (1 of 20 tokens)``."""
     key = unit.rsplit(maxsplit=1)[-1]
@@ -213,39 +233,45 @@ def sweep_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Head and lines of a sweep's table; a value too small has its label and why."""
     timed = any(run.jobs for run in runs)
+    refused = any(run.whole.refused for run in runs)
     unit = "parents" if any(run.setting.plan.packed for run in runs) else "pages"
-    head = [name, unit, "hit of all", "tokens hit", "of served", "of its pages"]
-    head += ["evicted", "too long", "never fit"]
-    head += ["preempted", "first token p50", "p99"] if timed else []
-    lines = [_sweep_row(run, timed=timed) for run in runs]
+    head = [name, unit, "hit rate", "tokens hit"]
+    head += ["hit of served", "too long", "never fit"] if refused else []
+    head += ["evicted"]
+    head += ["preempted", "TTFT p50", "TTFT p99"] if timed else []
+    lines = [_sweep_row(run, timed=timed, refused=refused) for run in runs]
     for each in skipped:
         lines.insert(each.at, [each.label, f"too small: {each.why}"])
     return head, lines
 
 
 def sweep_note(runs: Sequence[Run]) -> str:
-    """What the rates of a sweep's table are shares of."""
+    """What the columns of a sweep's table mean."""
     found = runs[0].to_dict()
-    return (
-        f"Hit of all: of the {found['all_prompt_tokens']:,} prompt tokens, refused requests' too. "
-        "Of served: of the tokens, and full pages, of requests served. Refused are those too long "
-        "(--max-len) and those that never fit into the pool."
-    )
+    text = f"Hit rate: of all {found['all_prompt_tokens']:,} prompt tokens"
+    if any(run.whole.refused for run in runs):
+        text += (
+            ", refused requests' too; hit of served: of those of requests served. Refused are "
+            "requests too long (--max-len) and those that never fit into the pool"
+        )
+    return f"{text}." + (" TTFT: time to the first token." if any(r.jobs for r in runs) else "")
 
 
-def _sweep_row(run: Run, *, timed: bool) -> list[str]:
+def _sweep_row(run: Run, *, timed: bool, refused: bool) -> list[str]:
     found, own = run.to_dict(), run.setting.own_page
     row = [
         run.setting.label,
         f"{found['pages'] - own:,}" + (f" + {own}" if own else ""),
         _percent(found["hit_rate_all_tokens"]),
         "not known" if found["cached_tokens"] is None else f"{found['cached_tokens']:,}",
-        _percent(found["hit_rate_tokens"]),
-        _percent(found["hit_rate_pages"]),
-        f"{sum(found['evictions'].values()):,}",
-        f"{found['refused_too_long']:,}",
-        f"{found['refused_never_fit']:,}",
     ]
+    if refused:
+        row += [
+            _percent(found["hit_rate_tokens"]),
+            f"{found['refused_too_long']:,}",
+            f"{found['refused_never_fit']:,}",
+        ]
+    row.append(f"{sum(found['evictions'].values()):,}")
     if not timed:
         return row
     first = found["latency"].get("time_to_first_token", {"p50": 0.0, "p99": 0.0})

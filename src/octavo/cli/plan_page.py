@@ -1,35 +1,14 @@
-"""A plan as one self-contained HTML page: the memory as a picture, the arithmetic beneath.
-
-No script and nothing from a network; for paper, phones and desktops, light and dark.
-"""
+"""A plan as one self-contained HTML page: the memory as a picture, the arithmetic beneath."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from octavo.cli import html
 from octavo.planner import explain, sizes
 from octavo.planner.plan import GroupPlan, Plan
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1d2430; --soft: #5a6472; --back: #fbfaf7; --line: #d9d6cd;
-  --on: #10141b; --c0: #6fa8d6; --c1: #86c29a; --c2: #e0b060; --c3: #d392b2; --c4: #85b5c4;
-  --taken: #8d939c; --taken2: #b3b8bf; --taken3: #d6d9dd; --scales: #b6d2ea;
-  --draft: #d8c48a; --padding: #e6dcc4; --null: #4a515b; --rest: #efeeea; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e4de; --soft: #a2a8b0; --back: #16191e;
-  --line: #343a43; --c0: #5b9fd0; --c1: #76b98b; --c2: #dca551; --c3: #c9789d; --c4: #74a3b3;
-  --taken: #a9b0ba; --taken2: #7f8691; --taken3: #5f6671; --scales: #8fb4d1;
-  --draft: #b59a55; --padding: #a89a7a; --null: #f0f2f4; --rest: #3a404a; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--back); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.05rem; margin: 2.2rem 0 .6rem; }
-p { margin: .3rem 0; } .soft { color: var(--soft); } .big + p { margin-top: 1rem; }
-.big { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .6rem;
-  margin: 1.2rem 0 0; }
-.big div { border: 1px solid var(--line); border-radius: .5rem; padding: .6rem .8rem; }
-.big b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 .bar { display: flex; height: 4.5rem; width: 100%; border-radius: .4rem; overflow: hidden;
   border: 1px solid var(--line); }
 .bar.thin { height: 2.2rem; }
@@ -43,19 +22,7 @@ p { margin: .3rem 0; } .soft { color: var(--soft); } .big + p { margin-top: 1rem
   align-items: baseline; font-variant-numeric: tabular-nums; border-bottom: 1px solid var(--line); }
 .key s { width: .85rem; height: .85rem; border-radius: .2rem; align-self: center; }
 .key li > :nth-child(3), .key li > :nth-child(4) { text-align: right; white-space: nowrap; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: 100%; }
-th, td { padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); text-align: left;
-  white-space: nowrap; } th { color: var(--soft); font-weight: 500; } .n { text-align: right; }
-dl { margin: 0; } dt { color: var(--soft); margin-top: .6rem; }
-dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
-@media (min-width: 44rem) { dl { display: grid; grid-template-columns: 8rem 1fr; gap: .35rem 1rem; }
-  dt { margin: 0; } .bar { height: 5.5rem; } }
-@media (max-width: 44rem) { th { display: none; } tr { display: block; padding: .5rem 0;
-  border-bottom: 1px solid var(--line); } td, td.n { display: flex; justify-content: space-between;
-  gap: 1rem; padding: .1rem 0; border: 0; text-align: right; white-space: normal; }
-  td::before { content: attr(data-of); color: var(--soft); text-align: left; }
-  td:first-child { font-weight: 600; } table { min-width: 0; width: 100%; } }
+@media (min-width: 44rem) { .bar { height: 5.5rem; } }
 @media (max-width: 30rem) { .key { grid-template-columns: 1fr; } }
 @media print { .bar, .key s { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
@@ -164,19 +131,6 @@ def _percent(size: int, total: int) -> str:
     return f"{tenths // 10}.{tenths % 10} %" if tenths else "< 0.1 %"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    numbers = [any(cell[:1].isdigit() for cell in column) for column in zip(*rows, strict=True)]
-
-    def cells(row: Sequence[str], tag: str) -> str:
-        return "".join(
-            f'<{tag}{" class=n" if number else ""} data-of="{escape(head)}">{escape(cell)}</{tag}>'
-            for head, cell, number in zip(rows[0], row, numbers, strict=True)
-        )
-
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows[1:])
-    return f'<div class="scroll"><table><tr>{cells(rows[0], "th")}</tr>{body}</table></div>'
-
-
 def _facts(plan: Plan) -> Iterable[tuple[str, str]]:
     longest = plan.max_length or plan.tokens
     yield f"sequences of {longest:,} tokens", explain.hundredths(plan, longest)
@@ -209,30 +163,25 @@ def render(
     name = plan.spec.name if plan.spec else "pages"
     name = f"{title} ({name})" if title and title != name else name
     device = explain.amount(plan.memory.device) if plan.memory else ""
-    facts = "".join(f"<div><b>{escape(b)}</b>{escape(a)}</div>" for a, b in _facts(plan))
-    said = "".join(f"<p>{escape(text)}</p>" for text in remarks)
-    terms = "".join(
-        f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in explain.terms(plan)
-    )
     longest = plan.max_length or plan.tokens
     shared = f", as sequences of {longest:,} tokens share it" if len(plan.groups) > 1 else ""
     sections = [
+        html.paragraphs([f"Pages of {explain.choices(plan)}"], "soft"),
+        html.cards(_facts(plan)),
+        html.paragraphs(remarks),
         f"<h2>Where {device} go{shared}</h2>{_bar(memory_pieces(plan))}",
         f"<h2>One sequence of {longest:,} tokens</h2>{_bar(sequence_pieces(plan), thin=True)}"
         if len(plan.groups) > 1
         else "",
-        f"<h2>Groups of layers</h2>{_table(explain.group_rows(plan))}",
-        f'<p class="soft">{escape(explain.note(plan))}</p>',
-        f"<h2>Compared</h2>{_table(compared)}" if compared else "",
-        f"<h2>The arithmetic</h2><dl>{terms}</dl>",
+        f"<h2>Groups of layers</h2>{html.table(explain.group_rows(plan))}",
+        html.paragraphs([explain.note(plan)], "soft"),
+        f"<h2>Compared</h2>{html.table(compared)}" if compared else "",
+        f"<h2>The arithmetic</h2>{html.terms(explain.terms(plan))}",
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(name)} in {device}</title><style>{_STYLE}</style></head><body><main>"
-        f"<h1>The KV cache of {escape(name)} in {device}</h1>"
-        f'<p class="soft">Pages of {escape(explain.choices(plan))}</p>'
-        f'<div class="big">{facts}</div>{said}{"".join(sections)}'
-        '<p class="soft" style="margin-top:2rem">Made by octavo plan; every byte is accounted for.'
-        "</p></main></body></html>\n"
+    return html.page(
+        f"{name} in {device}",
+        f"The KV cache of {name} in {device}",
+        "\n".join(sections),
+        _STYLE,
+        "Made by octavo plan; every byte is accounted for.",
     )
