@@ -214,8 +214,8 @@ class Exhausted:
 )
 def test_an_allocation_that_fails_changes_nothing(monkeypatch, verb):
     """Room is made before anything is changed; the same can be had later."""
-    groups = {"full": Attention(1, 1, 1), "w": Attention(1, 1, 1, window=8)}
-    cache = Cache(Plan.from_pages(9_000, 4, groups), max_sequences=4)
+    plan = Plan.from_pages(800, 4, {"w": Attention(1, 1, 1, window=8)})
+    cache = Cache(plan, max_sequences=4, max_length=10_000)  # longer than there was room for
     row = cache.admit([1] * 1_500)
     cache.commit(cache.extend(row, 1_500), [7])
     before = freeze(cache)

@@ -23,7 +23,7 @@ def read(arena, row, count):
 
 def test_an_arena_against_lists():
     """Random growth and ends: each row holds what a list of its own would."""
-    chance, arena, rows = random.Random(1), Arena(5), [[] for _ in range(5)]
+    chance, arena, rows = random.Random(1), Arena(5, 64), [[] for _ in range(5)]
     for number in range(3_000):
         row = chance.randrange(5)
         if chance.random() < 0.05:
@@ -40,7 +40,7 @@ def test_an_arena_against_lists():
 
 def test_what_nobody_holds_is_written_behind_all():
     """A prompt is read there before it belongs to a row."""
-    arena = Arena(2)
+    arena = Arena(2, 64)
     write(arena, 0, range(900))
     at = arena.spare(2_000)
 
@@ -51,7 +51,7 @@ def test_what_nobody_holds_is_written_behind_all():
 
 def test_an_arena_shrinks_to_what_is_held():
     """What a long row held is given back when stretches move together."""
-    arena = Arena(2)
+    arena = Arena(2, 64)
     write(arena, 0, [1] * 100_000)
     arena.free(0)
     for _ in range(1_000):
@@ -93,7 +93,7 @@ def test_a_neighbour_of_a_million_tokens_costs_nothing(ended):
 
 def test_nothing_is_copied_from_a_stretch_that_is_gone():
     """A row that was freed begins where the array, made anew for fewer numbers, may have ended."""
-    arena = Arena(2)
+    arena = Arena(2, 64)
     arena.reserve(0, 5000, 0)
     arena.reserve(1, 10, 0)
     arena.free(0)

@@ -14,8 +14,8 @@ class Chains:
     """An index, and chains of pages of ``size`` token ids in it."""
 
     def __init__(self, size=1, groups=1):
-        self.ids = Arena(1)
-        self.index = PrefixIndex(size, groups, self.ids)
+        self.ids = Arena(1, 64)
+        self.index = PrefixIndex(size, groups, self.ids, 4)
 
     def node(self, parent, tokens, tag=0, *, add=False):
         """The node of these tokens after ``parent``; 0: there is none."""

@@ -20,9 +20,9 @@ class Pages:
     """
 
     def __init__(self, parents, per_parent=None, groups=1, lanes=1, excess=lambda lane, count: 0):
-        self.ids, self.gone, self.tokens = Arena(1), [], count(1)
+        self.ids, self.gone, self.tokens = Arena(1, 64), [], count(1)
         groups = len(per_parent) if per_parent else groups
-        self.index = PrefixIndex(1, groups, self.ids)
+        self.index = PrefixIndex(1, groups, self.ids, parents)
         self.pool = PagePool(
             parents, per_parent or [], groups, self.index, lanes + 1, 1, lanes, excess
         )

@@ -30,8 +30,8 @@ def assemble(
     if any(group.lifetime.form == "rows" for group in plans):
         right = "rows that stand for several tokens are planned here, and kept by no cache yet"
         raise PlanError("groups", list(plan.groups), right)
-    ids, places = Arena(rows), Places(rows)
-    index = PrefixIndex(plan.page_size, len(plans), ids)
+    ids, places = Arena(rows, 2 * plan.num_pages * plan.page_size), Places(rows)
+    index = PrefixIndex(plan.page_size, len(plans), ids, plan.num_pages - 1)
     pool = _make_pool(plan, plans, index, find_policy(policy))
     if (max(space.size for space in pool.spaces) + 1) * plan.page_size > NEVER:
         right = f"pages of {plan.page_size} tokens have at most {NEVER} slots"

@@ -8,6 +8,8 @@ cpdef object longs(Py_ssize_t count)
 cpdef void copy(int[::1] target, Py_ssize_t at, int[::1] source, Py_ssize_t start, Py_ssize_t count) except *
 @cython.locals(i=Py_ssize_t)
 cpdef void fill(int[::1] target, Py_ssize_t start, Py_ssize_t stop, int number) except *
+@cython.locals(i=Py_ssize_t)
+cpdef void count_up(int[::1] target, Py_ssize_t at, int first, Py_ssize_t count) except *
 @cython.locals(grown="int[::1]")
 cpdef object larger(int[::1] array, Py_ssize_t used, Py_ssize_t count)
 

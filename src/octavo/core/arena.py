@@ -16,10 +16,13 @@ from octavo.core import nocython as cython
 if TYPE_CHECKING:
     Ints = memoryview[int]
 
+AT_ONCE = 2**24
+"""Most numbers to ask the system for before they are needed: 64 MiB, touched when written to."""
+
 
 def view(array: Any) -> Ints:
-    """The numbers of an array, as Python ints where this is interpreted. O(1)."""
-    return memoryview(array)
+    """The numbers of an array: what C reads them from as it is, and else Python ints. O(1)."""
+    return array if cython.compiled else memoryview(array)
 
 
 def ints(count: int) -> Ints:
@@ -52,6 +55,17 @@ def fill(target: Ints, start: int, stop: int, number: int) -> None:
         target[i] = number
 
 
+def count_up(target: Ints, at: int, first: int, count: int) -> None:
+    """``first`` and the numbers after it, ``count`` in all. O(count)."""
+    if count < 1:
+        return
+    if at < 0 or at + count > len(target):
+        raise IndexError(at)
+    with cython.boundscheck(False):
+        for i in range(count):
+            target[at + i] = first + i
+
+
 def larger(array: Ints, used: int, count: int) -> Ints:
     """A new array of ``count`` numbers that begins with the first ``used`` ones. O(used)."""
     grown = ints(count)
@@ -61,6 +75,10 @@ def larger(array: Ints, used: int, count: int) -> Ints:
 
 class Arena:
     """The numbers of many rows in one array, each row in a stretch of its own.
+
+    Args:
+        rows: how many rows there can be.
+        room: numbers to have room for from the start, of which only those used take memory.
 
     A row that outgrows its stretch moves to the end, into one half as large again. Where the end is
     reached, the stretches in use move together into a new array of twice their size. So memory and
@@ -73,9 +91,9 @@ class Arena:
         end: where the next stretch begins.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, room: int) -> None:
         self.rows = rows
-        self.data = ints(1024)
+        self.data = ints(max(1, min(room, AT_ONCE)))
         self.begin = longs(rows)
         self.room = ints(rows)
         self.end = 0

@@ -56,7 +56,7 @@ class Group:
         self.size = size
         self.pool = pool
         self.places = places
-        self.table = Arena(rows)
+        self.table = Arena(rows, 2 * self.space().size)
         self.first = ints(rows)  # by row, the first column behind the sinks that is held
         self.run = 0  # while matching: the first column of those without a gap up to here
         self.gap = False  # while matching: whether a sink column is missing

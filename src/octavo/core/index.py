@@ -21,7 +21,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from octavo.core import nocython as cython
-from octavo.core.arena import Arena, copy, ints, larger
+from octavo.core.arena import AT_ONCE, Arena, copy, ints, larger
 
 if TYPE_CHECKING:
     from octavo.core.arena import Ints
@@ -81,6 +81,7 @@ class PrefixIndex:
         size: tokens of a page.
         groups: how many groups have pages.
         ids: the arena of token ids; tokens are named by where they lie in it.
+        pages: how many can be published: there is room for their nodes from the start.
 
     Attributes:
         parent, tag: by node, what it is; ``tokens`` has the ids, from ``node * size`` on.
@@ -98,11 +99,11 @@ class PrefixIndex:
         names: digests by node, where ``named``; see `octavo.cache.events`.
     """
 
-    def __init__(self, size: int, groups: int, ids: Arena) -> None:
+    def __init__(self, size: int, groups: int, ids: Arena, pages: int) -> None:
         self.size = size
         self.groups = groups
         self.ids = ids
-        room = max(2, min(64, 2**20 // size))
+        room = max(2, min(pages + 1, AT_ONCE // size))
         self.parent = ints(room)
         self.child = ints(room)
         self.siblings = ints(room)
