@@ -25,6 +25,11 @@ from octavo.errors import IdentityError, LengthError, TokenError, quote
 Counts = int | Iterable[int] | NDArray[np.integer[Any]]
 Learned = NDArray[np.integer[Any]] | Items[Any] | tuple[Items[int], Items[int]] | None
 MOST = 2**31 - 1
+Spread = tuple[int, Any]
+"""Positions each row of a step gets: a number for all and None, or 0 and int32[rows] as numbers."""
+News = tuple[Any, Any]
+"""Token ids newly known, as numbers, and how many of them each row learns; None: one a row, ignored
+where the step wants none, or none at all."""
 
 
 class Given(NamedTuple):
@@ -88,13 +93,6 @@ def numbers(array: NDArray[Any]) -> Any:
     return view(array if flags.c_contiguous and flags.writeable else array.copy())
 
 
-class Spread(NamedTuple):
-    """How many positions each row of a step gets: one number for all, or int32[rows] as numbers."""
-
-    each: int
-    counts: Any
-
-
 def read_counts(counts: Counts, rows: int) -> Spread:
     """New positions of each row of a step. O(rows).
 
@@ -102,11 +100,11 @@ def read_counts(counts: Counts, rows: int) -> Spread:
         LengthError: a count is no int of at least 0, there are not ``rows``, or all are 0.
     """
     if type(counts) is int and 0 < counts <= MOST:
-        return Spread(counts, None)
+        return counts, None
     array = _int32(counts, rows)
     if array is None or not array.any():
         array = np.minimum(_check_counts(counts, rows), MOST).astype(np.int32)
-    return Spread(0, numbers(array))
+    return 0, numbers(array)
 
 
 def _check_counts(counts: Counts, rows: int) -> NDArray[Any]:
@@ -144,18 +142,6 @@ def _int32(items: Any, rows: int) -> NDArray[np.int32] | None:
     return items.astype(np.int32, copy=False)
 
 
-class News(NamedTuple):
-    """Token ids newly known, as numbers.
-
-    Attributes:
-        ids: without ``counts`` one a row, ignored where the step wants none, or none at all.
-        counts: how many of ``ids`` each row learns; None: as above.
-    """
-
-    ids: Any
-    counts: Any
-
-
 def read_learned(core: Core, tokens: Learned, step: Step) -> News:
     """Token ids newly known, row by row. O(rows + tokens).
 
@@ -169,21 +155,21 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
         LengthError: not one entry for each of these rows, or the counts do not sum to the ids.
     """
     if tokens is None:
-        return News(core.nothing, None)
+        return core.nothing, None
     if type(tokens) is np.ndarray and tokens.shape == (step.count,):
         if tokens.dtype == np.int32:
-            return News(numbers(tokens), None)
+            return numbers(tokens), None
     elif type(tokens) is list and len(tokens) == step.count:
         with suppress(Refused):  # one entry a row of another kind, or one that no row wants
-            return News(core.listed(tokens), None)
+            return core.listed(tokens), None
     elif type(tokens) is np.ndarray and tokens.dtype == np.int32 and _is_sample(tokens, step):
         each = np.zeros(step.count, np.int32)
         each[step.sample] = tokens
-        return News(numbers(each), None)
+        return numbers(each), None
     elif isinstance(tokens, tuple) and len(tokens) == 2 and _are_lists(tokens):
         flat: Any = tokens[0]
         ids = check_tokens(flat, "the flat ids")
-        return News(numbers(ids), numbers(_sizes(tokens[1], step, ids.size)))
+        return numbers(ids), numbers(_sizes(tokens[1], step, ids.size))
     return _read_each(tokens, step)
 
 
@@ -208,7 +194,7 @@ def _read_each(tokens: Any, step: Step) -> News:
     wants = step.wants_token.tolist()
     wanted = [item if want else 0 for item, want in zip(items, wants, strict=True)]
     try:
-        return News(numbers(check_tokens(wanted)), None)
+        return numbers(check_tokens(wanted)), None
     except TokenError as error:
         at = error.index
         raise TokenError(at, wanted[at], where=name_row(step, at)) from error.__cause__
@@ -243,7 +229,7 @@ def _joined(items: list[Any], step: Step) -> News:
     else:
         items = [check_tokens(item, name_row(step, at)) for at, item in enumerate(items)]
         ids = np.concatenate(items)
-    return News(numbers(ids), numbers(np.array([len(item) for item in items], np.int32)))
+    return numbers(ids), numbers(np.array([len(item) for item in items], np.int32))
 
 
 def _sizes(counts: Items[int], step: Step, ids: int) -> Ints:

@@ -587,7 +587,7 @@ class Cache:
             if ahead:
                 step._earlier = self.open_steps
             try:
-                self._core.extend(step, chosen, spread.each, spread.counts, ahead)
+                self._core.extend(step, chosen, *spread, ahead)
             except Refused as refused:
                 raise extend_error(self._core, refused, sequences, spread) from None
         finally:

@@ -68,7 +68,7 @@ class Capacity:
         O(groups + pages + guaranteed sequences).
         """
         core = self._core
-        core.ask()
+        core.question()
         for number, need in enumerate(needs):
             core.pool.need[number] += need
         for number, held in enumerate(pages):
@@ -249,7 +249,7 @@ class Capacity:
             Refused: a row cannot come so far.
         """
         core = self._core
-        core.preview(rows, spread.each, spread.counts, min(ahead, MOST))
+        core.preview(rows, *spread, min(ahead, MOST))
         return dict(zip(core.names, map(int, core.new), strict=True))
 
     def shortage(self, wishes: list[Wish], spare: int = 0) -> dict[str, int]:

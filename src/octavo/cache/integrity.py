@@ -35,7 +35,7 @@ def check_core(core: Core, rows: Iterable[int], pins: Collection[Pin]) -> None:
         _equal_arrays(f"entries of pages == holders in group {number}", holders[id(space)], space)
     for row in listed:
         _check_row(core, row)
-    core.ask()
+    core.question()
     if core.pool.is_short(False):
         short = list(core.pool.lack)
         raise IntegrityError("pages short of what is guaranteed", short, [0] * len(short))

@@ -54,8 +54,8 @@ def extend_error(
         return RollbackUnsupported(name, refused.value - core.rollback)
     if refused.why != why.NOTHING:  # arguments are checked before the core sees them
         raise AssertionError(refused)
-    most = spread.each if spread.counts is None else max(spread.counts)
-    length = sequence.scheduled + most
+    each, counts = spread
+    length = sequence.scheduled + (each if counts is None else max(counts))
     return CapacityError("length", length, sequence.limit, f"the limit of {who}")
 
 

@@ -5,7 +5,7 @@ live.
 """
 
 from collections.abc import Callable
-from types import NoneType
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -32,6 +32,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def _once(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """What ``make`` gives when it is read first, of a step by hand what it was given."""
+    name = make.__name__
+
+    @wraps(make)
+    def read(step: Any) -> T:
+        values = step._values
+        found: T | None = values.get(name)
+        if found is None:
+            if step.core is None:
+                raise AttributeError(f"this step was put together without {name}")
+            found = values[name] = make(step)
+        return found
+
+    return read
+
+
 class Step(Pass):
     """One forward pass: n rows (sequences) with T new tokens together. Made by `Cache.extend`.
 
@@ -49,15 +66,14 @@ class Step(Pass):
         sequences: the rows.
     """
 
-    __slots__ = ("_earlier", "_origin", "_values", "_views", "sequences")
+    __slots__ = ("_earlier", "_origin", "_values", "sequences")
 
     __reduce__ = uncopied("it is its cache's; `replace` makes one with other arrays")
 
     def __init__(self, sequences: "tuple[Sequence, ...]" = (), **values: Any) -> None:
         super().__init__()
         self.sequences = sequences
-        self._values = values
-        self._views: dict[str | None, View] = {}
+        self._values: dict[str | int, Any] = values  # type: ignore[assignment]  # views by number
         self._origin: Step | None = None  # of which this is a copy
         self._earlier: tuple[Step, ...] = ()  # open when this was made, where it runs ahead
 
@@ -75,11 +91,14 @@ class Step(Pass):
     # -- rows and tokens -----------------------------------------------------------------------
 
     @property
+    @_once
     def input_ids(self) -> Ints:
         """int32[T], known token ids; 0 where ``unknown`` says. The engine may write here."""
-        return self._remember("input_ids", lambda: self.ids)
+        ids: Ints = self.ids
+        return ids
 
     @property
+    @_once
     def unknown(self) -> Unknown:
         """The places of ``input_ids`` the engine fills in, and whose sampled tokens go there.
 
@@ -88,48 +107,56 @@ class Step(Pass):
 
         Cost: O(rows + places), and O(rows) a step that was open; once.
         """
-        return self._remember("unknown", self._unknown)
+        self._check_open("unknown ids")
+        return Unknown(*map(_shut, self.core.unknown(self, list(self._earlier))))
 
     @property
+    @_once
     def known(self) -> Ints:
         """int32[n], tokens each row knew when the step was made."""
-        return self._remember("known", lambda: self._part(6))
+        return self._part(6)
 
     @property
+    @_once
     def counts(self) -> Ints:
         """int32[n], new tokens of each row; a row with 0 sits out."""
-        return self._remember("counts", lambda: self._part(1))
+        return self._part(1)
 
     @property
+    @_once
     def past(self) -> Ints:
         """int32[n], tokens scheduled before this step."""
-        return self._remember("past", lambda: self._part(2))
+        return self._part(2)
 
     @property
+    @_once
     def context(self) -> Ints:
         """int32[n], past + counts.
 
         Kernels call it seq_lens or cache_seqlens; those of `octavo.index` are shorter in the
         compact form, by the positions it leaves out.
         """
-        return self._remember("context", lambda: self._part(3))
+        return self._part(3)
 
     @property
+    @_once
     def last(self) -> Ints:
         """int32[n], index in T of each row's last token; -1 where it sits out.
 
         ``logit_rows`` in the arrays of `octavo.index` is the same, padded.
         """
-        return self._remember("last", lambda: self._part(4))
+        return self._part(4)
 
     @property
+    @_once
     def wants_token(self) -> Bools:
         """bool[n], whether the step reaches the end of the known tokens.
 
         A token is then to be sampled from ``last``; not where the row knows, or will know from
         steps that are open, as many as its limit allows.
         """
-        return self._remember("wants_token", lambda: _shut(self._part(5) != 0))
+        wants: Bools = _shut(self._part(5) != 0)
+        return wants
 
     @property
     def sample(self) -> Ints:
@@ -141,14 +168,18 @@ class Step(Pass):
         return rows
 
     @property
+    @_once
     def query_start(self) -> Ints:
         """int32[n + 1], where each row's tokens begin in T."""
-        return self._remember("query_start", lambda: self._part(7, 1))
+        return self._part(7, 1)
 
     @property
+    @_once
     def positions(self) -> Ints:
         """int32[T], position of each new token in its sequence."""
-        return self._remember("positions", self._positions)
+        at = len(self.core.names) + 8 * self.count + 1 + self.tokens
+        positions: Ints = self.array[at : at + self.tokens]
+        return positions
 
     @property
     def max_query(self) -> int:
@@ -177,18 +208,13 @@ class Step(Pass):
 
         Cost: O(rows x columns), once.
         """
-        views: dict[str | None, View] = self._views
-        if not isinstance(name, (str, NoneType)):
-            raise UnknownGroup(name, self.group_names)
-        found = views.get(name)
+        values = self._values
+        if "groups" in values:
+            return self._given_group(name)
+        number = self.group_number(name)
+        found = values.get(number)
         if found is None:
-            if "groups" in self._values:
-                found = self._given_group(name)
-            elif name is None:  # read under its name too: it is gathered once
-                found = self.group(self.core.names[self.group_number()])
-            else:
-                found = self._view(name)
-            views[name] = found
+            found = values[number] = self._view(number)
         return found
 
     def slots(self, name: str | None = None) -> Ints:
@@ -203,7 +229,8 @@ class Step(Pass):
         number = self.group_number(name)
         if not self.core.groups[number].keeps_tokens:
             raise UnknownGroup(name, self.group_names)
-        return self._slots(number)
+        found: Ints = self.core.slots(self, number)
+        return found
 
     @property
     def groups(self) -> dict[str, View]:
@@ -227,13 +254,15 @@ class Step(Pass):
         Raises:
             UnknownGroup: no such group in this plan.
         """
+        core = self.core
+        number: int = -1
         if name is None:
-            for group in self.core.groups:
-                if group.keeps_tokens:
-                    return int(group.number)
-        elif isinstance(name, str) and name in self.core.names:
-            return int(self.core.names.index(name))
-        raise UnknownGroup(name, self.core.names)
+            number = core.main
+        elif isinstance(name, str) and name in core.names:
+            number = core.names.index(name)
+        if number < 0:
+            raise UnknownGroup(name, core.names)
+        return number
 
     @property
     def common_pages(self) -> int:
@@ -247,25 +276,36 @@ class Step(Pass):
     # -- pages that move -----------------------------------------------------------------------
 
     @property
+    @_once
     def copies(self) -> dict[str, Copies]:
         """By group name, pages to copy before the forward pass."""
-        return self._remember("copies", lambda: self._moves(self.before))
+        return self._moves(self.before)
 
     @property
+    @_once
     def snapshots(self) -> dict[str, Copies]:
         """By group name, pages to copy after it."""
-        return self._remember("snapshots", lambda: self._moves(self.behind))
+        return self._moves(self.behind)
 
     @property
+    @_once
     def fresh(self) -> dict[str, Ints]:
         """By group name, pages taken for this step whose old content means nothing.
 
         None of them is written by ``copies`` or ``snapshots``: they can be cleared at any time
         before the forward pass.
         """
-        return self._remember("fresh", self._fresh)
+        found = {}
+        for number, name in enumerate(self.core.names):
+            pages = self.core.taken(self, number)
+            if name in self.copies:
+                pages = _shut(pages[~np.isin(pages, self.copies[name].target)])
+            if pages.size:
+                found[name] = pages
+        return found
 
     @property
+    @_once
     def delta(self) -> dict[str, Delta]:
         """Changes of the batch's tables since its last step, by group name.
 
@@ -274,7 +314,15 @@ class Step(Pass):
 
         Cost: O(changes), once.
         """
-        return self._remember("delta", self._delta)
+        if self.log is None:
+            return {}
+        self._check_open("changes")
+        found = {}
+        for number, name in enumerate(self.core.names):
+            changed = self.core.delta(self, number)
+            if changed is not None:
+                found[name] = Delta(*map(_shut, changed))
+        return found
 
     # -- whether it still means anything -------------------------------------------------------
 
@@ -295,9 +343,7 @@ class Step(Pass):
         step = self._origin or self
         if step.core is None:
             return ()
-        is_row = step.core.is_row
-        rows = zip(step.sequences, step.counts.tolist(), strict=True)
-        return tuple(s for at, (s, count) in enumerate(rows) if count and not is_row(step, at))
+        return tuple(step.sequences[place] for place in step.core.gone(step))
 
     def __repr__(self) -> str:
         if self.core is None:
@@ -306,32 +352,17 @@ class Step(Pass):
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _remember(self, name: str, make: Callable[[], T]) -> T:
-        found: T | None = self._values.get(name)
-        if found is None:
-            if self.core is None:
-                raise AttributeError(f"this step was put together without {name}")
-            found = self._values[name] = make()
-        return found
-
-    def _part(self, number: int, more: int = 0) -> Any:
+    def _part(self, number: int, more: int = 0) -> Ints:
         """One of the columns of the block; see `octavo.core.rows.Pass`."""
         at = len(self.core.names) + number * self.count
-        return self.array[at : at + self.count + more]
+        part: Ints = self.array[at : at + self.count + more]
+        return part
 
     def _part_from_earlier(self) -> None:
         """Note which ids are unknown when an earlier step has ended: its rows live on with it."""
         if self._earlier:
-            self._remember("unknown", self._unknown)
+            self.unknown  # noqa: B018  # remembers it
             self._earlier = ()
-
-    def _unknown(self) -> Unknown:
-        self._check_open("unknown ids")
-        return Unknown(*map(_shut, self.core.unknown(self, list(self._earlier))))
-
-    def _positions(self) -> Any:
-        at = len(self.core.names) + 8 * self.count + 1 + self.tokens
-        return self.array[at : at + self.tokens]
 
     def _given_group(self, name: str | None) -> Any:
         groups = self._values["groups"]
@@ -344,28 +375,18 @@ class Step(Pass):
                 return view
         raise UnknownGroup(None, list(groups))
 
-    def _slots(self, number: int) -> Ints:
-        at = self.core.section(number, self.count, self.tokens)
-        slots: Ints = self.array[at : at + self.tokens]
-        return slots
-
-    def _view(self, name: str | None) -> View:
-        number = self.group_number(name)
-        core, n = self.core, self.count
+    def _view(self, number: int) -> View:
+        core = self.core
         group = core.groups[number]
-        if group.keeps_tokens:
-            self._check_open("tables")
-            return GroupView(self._slots(number), core.gather(self, number), core.zeros[:n])
-        at = core.section(number, n, self.tokens)
         if group.keeps_state:
-            parts, units = group.parts, group.units
-            source = self.array[at : at + n * parts].reshape(n, parts)
-            at += n * parts
-            table = self.array[at : at + n * units * parts].reshape(n, units, parts)
+            source, table = core.state_units(self, number)
             return StateView(source, table, _shut(self.past > 0))
         self._check_open("tables")
-        lengths, fresh = self.array[at : at + n], self.array[at + n : at + 2 * n]
-        return CrossView(self.core.gather(self, number), lengths, _shut(fresh != 0))
+        table = core.gather(self, number)
+        if group.keeps_tokens:
+            return GroupView(core.slots(self, number), table, core.zeros[: self.count])
+        lengths, fresh = core.cross_inputs(self, number)
+        return CrossView(table, lengths, _shut(fresh != 0))
 
     def _check_open(self, what: str) -> None:
         """Entries of the core's tables are the step's while it is open."""
@@ -381,30 +402,6 @@ class Step(Pass):
             sources.append(source)
             targets.append(target)
         return {name: Copies(_array(a), _array(b)) for name, (a, b) in found.items()}
-
-    def _fresh(self) -> dict[str, Ints]:
-        at = self.core.block_size(self.count, self.tokens)
-        found = {}
-        for number, name in enumerate(self.core.names):
-            count = int(self.array[number])
-            pages = self.array[at : at + count]
-            at += count
-            if name in self.copies:
-                pages = _shut(pages[~np.isin(pages, self.copies[name].target)])
-            if pages.size:
-                found[name] = pages
-        return found
-
-    def _delta(self) -> dict[str, Delta]:
-        if self.log is None:
-            return {}
-        self._check_open("changes")
-        found = {}
-        for number, name in enumerate(self.core.names):
-            changed = self.core.delta(self, number)
-            if changed is not None:
-                found[name] = Delta(*map(_shut, changed))
-        return found
 
 
 _ARRAYS = (
@@ -428,7 +425,7 @@ _ARRAYS = (
 
 def _shut(array: Any) -> Any:
     """The same array, read-only."""
-    array.flags.writeable = False
+    array.setflags(False)
     return array
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octavo.core import nocython as cython
-from octavo.core.arena import copy, ints, longs, view
+from octavo.core.arena import copy, count_up, ints, longs, view
 from octavo.core.groups import Group
 from octavo.core.moves import Moves
 from octavo.core.rows import Pass, Rows
@@ -29,7 +29,7 @@ class StepBlocks(Moves):
         super().__init__(parts)
         self.target = ints(parts.rows)
         self.zeros = np.zeros(parts.rows, np.int32)
-        self.zeros.flags.writeable = False
+        self.zeros.setflags(write=False)
 
     def section(self, number: int, count: int, tokens: int) -> int:
         """Where a group's addresses begin in the block of so many rows and tokens. O(groups)."""
@@ -61,6 +61,7 @@ class StepBlocks(Moves):
     def fill(self, step: Pass, rows: Rows) -> None:
         """The arrays of a step whose pages are placed, and where its rows stand now."""
         block, n, tokens = step.block, rows.count, step.tokens
+        wants = len(self.groups) + 5 * n
         self.fill_tokens(step, rows)
         for group in self.groups:
             at = self.section(group.number, n, tokens)
@@ -74,7 +75,7 @@ class StepBlocks(Moves):
             self.opened[row] += 1
             if end > self.scheduled[row]:
                 self.moving[row] += 1
-                self.waiting[row] += block[len(self.groups) + 5 * n + i]
+                self.waiting[row] += block[wants + i]
                 self.scheduled[row] = end
                 if self.states:
                     self.floor[row] = max(self.floor[row], end - self.rollback)
@@ -102,8 +103,7 @@ class StepBlocks(Moves):
                     block[ids + at + j] = data[begin + j]
             for j in range(there, count):
                 block[ids + at + j] = 0  # the engine knows these, the cache does not yet
-            for j in range(count):
-                block[positions + at + j] = start + j
+            count_up(block, positions + at, start, count)
             at += count
             wants = end > start and end >= known and known + self.waiting[row] < self.limit[row]
             block[first + i] = row
@@ -126,10 +126,9 @@ class StepBlocks(Moves):
                 column = position // size
                 base = (table[begin + column] - column) * size
                 stop = min(end, (column + 1) * size)
-                while position < stop:
-                    block[at] = base + position
-                    at += 1
-                    position += 1
+                count_up(block, at, base + position, stop - position)
+                at += stop - position
+                position = stop
 
     def fill_states(self, group: Group, block: Ints, at: int, rows: Rows) -> None:
         """The state each row starts from, and where the states after its last positions go."""
@@ -183,9 +182,46 @@ class StepBlocks(Moves):
             back -= 1
         return array
 
+    def gone(self, step: Pass) -> list[int]:
+        """Places of rows with new tokens that were released or preempted since. O(rows)."""
+        counts = len(self.groups) + step.count
+        found = []
+        for place in range(step.count):
+            if step.block[counts + place] and not self.is_row(step, place):
+                found.append(place)
+        return found
+
     def is_row(self, step: Pass, place: int) -> bool:
         """Whether a row of a step is what it was: neither released nor preempted since. O(1)."""
         return self.epoch[step.block[len(self.groups) + place]] <= step.clock
+
+    def slots(self, step: Pass, number: int) -> Any:
+        """int32[T], where the tokens of a step go in a group of tokens. O(1)."""
+        at = self.section(number, step.count, step.tokens)
+        return step.array[at : at + step.tokens]
+
+    def state_units(self, step: Pass, number: int) -> tuple[Any, Any]:
+        """int32[n, parts], int32[n, units, parts]: a step's states to read and to write. O(1)."""
+        group: Group = self.groups[number]
+        n, parts, units = step.count, group.parts, group.units
+        at = self.section(number, n, step.tokens)
+        targets = at + n * parts
+        stop = targets + n * units * parts
+        source = step.array[at:targets].reshape(n, parts)
+        return source, step.array[targets:stop].reshape(n, units, parts)
+
+    def cross_inputs(self, step: Pass, number: int) -> tuple[Any, Any]:
+        """int32[n] each: tokens of cross inputs, and 1 where this step writes them. O(1)."""
+        n = step.count
+        at = self.section(number, n, step.tokens)
+        return step.array[at : at + n], step.array[at + n : at + 2 * n]
+
+    def taken(self, step: Pass, number: int) -> Any:
+        """int32, pages that a step took in a group. O(groups)."""
+        at = self.block_size(step.count, step.tokens)
+        for before in range(number):
+            at += step.block[before]
+        return step.array[at : at + step.block[number]]
 
     def gather(self, step: Pass, number: int) -> Any:
         """The page table of an open step in a group, int32[n, width]. O(rows x width)."""
@@ -197,16 +233,16 @@ class StepBlocks(Moves):
             width = 0
             for i in range(n):
                 width = max(width, (step.block[lengths + i] + self.size - 1) // self.size)
-        array = np.empty((n, width), np.int32)
-        self.gather_rows(view(array.reshape(-1)), step, group, width, lengths)
-        array.flags.writeable = False
-        return array
+        flat: Any = np.empty(n * width, np.int32)
+        self.gather_rows(view(flat), step, group, width, lengths)
+        flat.setflags(False)
+        return flat.reshape(n, width)
 
     def gather_rows(self, table: Ints, step: Pass, group: Group, width: int, lengths: int) -> None:
         """The rows of `gather`, which has made ``table``; C does not check each number of a row."""
-        n, data = step.count, group.table.data
+        n, data, first = step.count, group.table.data, len(self.groups)
         for i in range(n):
-            row = step.block[len(self.groups) + i]
+            row = step.block[first + i]
             columns = (step.block[lengths + i] + self.size - 1) // self.size
             if self.epoch[row] > step.clock or group.table.room[row] < columns:
                 columns = 0
@@ -251,7 +287,7 @@ class StepBlocks(Moves):
         columns = 0
         if place < step.count and self.is_row(step, place):
             row = step.block[len(self.groups) + place]
-            columns = min(self.columns(group, row), group.table.room[row])
+            columns = min(self.width_in(group, row), group.table.room[row])
             for column in range(columns):
                 found.append((place, column, group.entry(row, column)))
         for column in range(columns, width):

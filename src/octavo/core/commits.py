@@ -192,7 +192,7 @@ class Core(Steps):
             if step.block[fresh + i] and self.is_row(step, i):
                 root = self.root[row]
                 if root not in self.index.bundles[group.number]:
-                    pages = group.held(row, self.columns(group, row))
+                    pages = group.held(row, self.width_in(group, row))
                     self.pool.publish_bundle(group.number, tuple(pages), root)
 
     def abort(self, step: Pass) -> None:
@@ -235,5 +235,5 @@ class Core(Steps):
         for i in range(step.count):
             row = step.block[len(self.groups) + i]
             if step.block[fresh + i] and self.is_row(step, i):
-                group.cut(row, 0, self.columns(group, row))
+                group.cut(row, 0, self.width_in(group, row))
                 self.special[row] = 1

@@ -28,8 +28,9 @@ cdef class Moves(SharedPrefixes):
     cdef void part_from(self, Handle handle) except *
     @cython.locals(row=int)
     cpdef void release(self, Handle handle) except *
-    @cython.locals(place=int, rows=Rows)
     cpdef void leave(self, int row) except *
+    @cython.locals(place=int, rows=Rows)
+    cdef void go(self, int row) except *
     @cython.locals(length=int, begin="long long", child=int, node=int, number=int, page=int, group=Group)
     cpdef int fork(self, int row, int left) except -1
     @cython.locals(columns=int, state=bint, column=int, page=int, target=int)

@@ -172,16 +172,20 @@ class Moves(SharedPrefixes):
         """A handle's row ends; the handle keeps its numbers and ids. O(pages + known)."""
         row = handle.row
         self.part_from(handle)
-        self.leave(row)
+        self.go(row)
 
     def part_from(self, handle: Handle) -> None:
         """A handle keeps its numbers and ids, and names no row any more. O(known)."""
         row = handle.row
-        handle.left = self.tokens(row)
+        handle.left = self.copy_ids(row)
         handle.last = (self.known[row], self.scheduled[row], self.computed[row], self.limit[row])
         handle.row = -1
 
     def leave(self, row: int) -> None:
+        """`go` for callers from Python."""
+        self.go(row)
+
+    def go(self, row: int) -> None:
         """A row ends, in its batch too if it is in one. O(pages)."""
         place = self.places.place[row]
         if place >= 0:
@@ -252,7 +256,7 @@ class Moves(SharedPrefixes):
 
     def share(self, group: Group, row: int, child: int) -> None:
         """A child's table in one group. O(columns)."""
-        columns = self.columns(group, row)
+        columns = self.width_in(group, row)
         group.table.reserve(child, columns, 0)
         group.first[child] = group.first[row]
         state = group.keeps_state

@@ -135,7 +135,7 @@ class SharedPrefixes(Snapshots):
                 if boundary:
                     self.fetch(row, group, self.path[boundary - 1])
             else:
-                group.table.reserve(row, self.columns(group, row), 0)
+                group.table.reserve(row, self.width_in(group, row), 0)
                 if cross and self.cross[row]:
                     self.hold_cross(group, row, root)
         self.computed[row] = start

@@ -126,7 +126,7 @@ class Rows:
             self.tally[self.log[at]] = 0
             self.wide[self.log[at]] = 0
         log = self.log[: 4 * self.logged]
-        self.log = ints(64)
+        self.log = ints(max(64, 4 * self.logged))  # the next step changes about as much
         self.logged = 0
         return log
 

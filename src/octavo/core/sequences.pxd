@@ -17,7 +17,7 @@ cdef class Parts:
     cdef public Places places
 
 cdef class Sequences:
-    cdef public int size, rows, rollback, spares, touched
+    cdef public int size, rows, rollback, spares, touched, main
     cdef public long long clock
     cdef public bint publishes, states, sliding, crosses
     cdef public PrefixIndex index
@@ -35,16 +35,18 @@ cdef class Sequences:
     cdef void write(self, int[::1] target, long long begin, object tokens, Py_ssize_t length) except *
     @cython.locals(i=Py_ssize_t, number="long long")
     cdef void write_list(self, int[::1] target, long long begin, list tokens, Py_ssize_t length) except *
-    @cython.locals(i=Py_ssize_t)
+    @cython.locals(i=Py_ssize_t, signs=int)
     cdef void write_array(self, int[::1] target, long long begin, int[::1] tokens, Py_ssize_t length) except *
     cpdef object tokens(self, int row)
+    cdef object copy_ids(self, int row)
     @cython.locals(row=int)
     cpdef int begin(self, long long begin, int length, int limit) except -1
     cdef int span(self, int row, int positions) except -1
     @cython.locals(place=int)
     cpdef void disband(self, Rows rows) except *
-    @cython.locals(length=int)
     cpdef int columns(self, Group group, int row) except -1
+    @cython.locals(length=int)
+    cdef int width_in(self, Group group, int row) except -1
     @cython.locals(most=int, group=Group)
     cdef int width(self, int row) except -1
     cpdef void bind(self, Handle handle, int row) except *
@@ -59,5 +61,6 @@ cdef class Sequences:
     cdef void owe(self) except *
     @cython.locals(number=int)
     cdef void clear_wants(self) except *
+    cpdef void question(self) except *
     @cython.locals(number=int)
-    cpdef void ask(self) except *
+    cdef void ask(self) except *

@@ -95,6 +95,7 @@ class Sequences:
         tags: by row, the tags of its pages with media by column, or None.
         fetches: by row, (group, pages) of kept states it holds until they are copied, or None.
         size, rows, index, pool, groups, ids, places, rollback, publishes, names: as `Parts`.
+        main: number of the first group of tokens; -1: there is none.
         states, sliding, crosses: whether any group keeps states, gives pages back, keeps inputs.
         clock: counts what a step may be older than: steps made, rows that ended or were preempted.
         stored: called with group, node and page when a page is published; None: nobody listens.
@@ -114,10 +115,13 @@ class Sequences:
         self.rollback = parts.rollback
         self.publishes = parts.publishes
         self.names = parts.names
+        self.main = -1
         self.states = False
         self.sliding = False
         self.crosses = False
         for group in self.groups:
+            if group.keeps_tokens and self.main < 0:
+                self.main = group.number
             if group.keeps_state:
                 self.states = True
             if group.keeps_cross:
@@ -207,7 +211,13 @@ class Sequences:
     def write_array(self, target: Ints, begin: int, tokens: Ints, length: int) -> None:
         """`write` of an array."""
         if cython.compiled:
-            for i in range(length):
+            if length > len(tokens):
+                raise IndexError(length)
+            signs = 0
+            with cython.boundscheck(False):
+                for i in range(length):
+                    signs |= tokens[i]
+            for i in range(length if signs < 0 else 0):
                 if tokens[i] < 0:
                     raise Refused(TOKEN, i)
         elif length and min(tokens) < 0:
@@ -215,6 +225,10 @@ class Sequences:
         copy(target, begin, tokens, 0, length)
 
     def tokens(self, row: int) -> Any:
+        """`copy_ids` for callers from Python."""
+        return self.copy_ids(row)
+
+    def copy_ids(self, row: int) -> Any:
         """A copy of the token ids a row knows, int32[known]. O(known)."""
         known = np.empty(self.known[row], np.int32)
         copy(view(known), 0, self.ids.data, self.ids.begin[row], self.known[row])
@@ -251,6 +265,10 @@ class Sequences:
                 self.places.drop(rows.data[place])
 
     def columns(self, group: Group, row: int) -> int:
+        """`width_in` for callers from Python."""
+        return self.width_in(group, row)
+
+    def width_in(self, group: Group, row: int) -> int:
         """Columns of a row's table in a group. O(1)."""
         if group.keeps_state:
             return group.units * group.parts
@@ -261,7 +279,7 @@ class Sequences:
         """Most columns a row has in any group. O(groups)."""
         most = 0
         for group in self.groups:
-            most = max(most, self.columns(group, row))
+            most = max(most, self.width_in(group, row))
         return most
 
     def bind(self, handle: Handle, row: int) -> None:
@@ -304,7 +322,7 @@ class Sequences:
                     self.wants[group.number] += 1
             elif self.special[row] and not (group.keeps_cross and not self.cross[row]):
                 if group.entry(row, 0) == 0:
-                    self.wants[group.number] += self.columns(group, row)
+                    self.wants[group.number] += self.width_in(group, row)
 
     def lose(self, row: int) -> None:
         """Add to ``wants`` what a guaranteed row would need again if its state were lost.
@@ -318,7 +336,7 @@ class Sequences:
                 first = group.first[row]
                 self.wants[group.number] += first - min(first, group.sinks)
                 space = group.space()
-                for column in range(self.columns(group, row) if self.forked[row] else 0):
+                for column in range(self.width_in(group, row) if self.forked[row] else 0):
                     page = group.entry(row, column)
                     if page and space.holders[page] > 1:
                         self.wants[group.number] += 1
@@ -340,6 +358,10 @@ class Sequences:
         """Nothing is wanted. O(groups)."""
         for number in range(len(self.groups)):
             self.wants[number] = 0
+
+    def question(self) -> None:
+        """`ask` for callers from Python."""
+        self.ask()
 
     def ask(self) -> None:
         """Begin a question to the pool with what is owed to guaranteed rows. O(guaranteed rows)."""

@@ -9,7 +9,7 @@ cdef class Snapshots(Sequences):
     @cython.locals(stops=list, at=Py_ssize_t)
     cdef bint is_stop(self, int row, int position) except -1
     @cython.locals(page=int)
-    cpdef void fetch(self, int row, Group group, int node) except *
+    cdef void fetch(self, int row, Group group, int node) except *
     @cython.locals(number=int, page=int)
     cdef void drop_fetches(self, int row) except *
     @cython.locals(group=Group, page=int)

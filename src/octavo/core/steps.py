@@ -118,7 +118,7 @@ class Steps(StepBlocks):
         self.open.append(step)
         self.place_rows(step, rows)
         self.fill(step, rows)
-        step.array.flags.writeable = False
+        step.array.setflags(False)
         step.rows = None if rows is self.scratch else rows
         step.turn = rows.steps
         step.log = rows.take_log()
@@ -333,7 +333,7 @@ class Steps(StepBlocks):
                     for column in range(group.units * group.parts):
                         self.take(step, group, row, column)
             elif self.cross[row] and group.entry(row, 0) == 0:
-                for column in range(self.columns(group, row)):
+                for column in range(self.width_in(group, row)):
                     self.take(step, group, row, column)
                 at = self.section(group.number, step.count, step.tokens) + step.count + place
                 step.block[at] = 1

@@ -27,7 +27,7 @@ _CODE = (FunctionType, MethodType, BuiltinMethodType)
 _FIELDS = (GetSetDescriptorType, MemberDescriptorType)
 _NO_STATE = {
     "Capacity": "_possible",
-    "Step": "_values _views",
+    "Step": "_values",
     "Batch": "_listed",
     "Rows": "tally wide",
     "Group": "run gap alone",
