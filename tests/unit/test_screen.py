@@ -94,6 +94,25 @@ def test_a_simulation_leaves_its_results_alone(columns):
     assert "of 400" not in text
 
 
+@pytest.mark.parametrize("more", [(), ("--sweep", "policy")], ids=["one run", "a sweep"])
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_answers_break_between_words(columns, more):
+    """On a terminal none wraps by itself but a table's; what is said of a name stays beside it."""
+    words = ("simulate", "chat", "--requests", 40, "--timing", "--pages", 300, *more)
+    program = Program(command(), columns, *words, stdout=True)
+    assert 0 == program.end()[0]
+    shown = program.drawn.split("\r\n")
+    lines = shown[next(at for at, line in enumerate(shown) if line.startswith("chat: ")) :]
+
+    assert all(len(line) <= columns for line in lines if "  " not in line.strip())
+    if not more:
+        [at] = [at for at, line in enumerate(lines) if line.startswith("first token  ")]
+        assert len(lines[at]) <= columns
+        assert (columns == 80) == (not lines[at + 1].startswith(" " * len("first token  ")))
+    elif columns == 80:
+        assert all(len(line) <= columns for line in lines)
+
+
 def test_a_terminal_that_cannot_rewrite_gets_lines(monkeypatch):
     """TERM=dumb is taken for no terminal."""
     monkeypatch.setenv("TERM", "dumb")

@@ -13,6 +13,7 @@ from octavo import simulation
 from octavo.checkpoints import hub
 from octavo.cli import arguments, simulate_options, simulate_page
 from octavo.cli.machine import machine_memory
+from octavo.cli.terminal import show
 from octavo.cli.waiting import ProgressBar
 from octavo.errors import OctavoError
 from octavo.planner.explain import amount
@@ -211,4 +212,4 @@ def _show(options: argparse.Namespace, outcome: simulation.Outcome) -> None:
     if options.json:
         print(json.dumps(outcome.to_dict(), indent=2))
         return
-    print("\n".join(table.head_lines(outcome)), table.as_text(outcome), sep="\n\n")
+    show("\n".join([*table.head_lines(outcome), "", table.as_text(outcome)]))

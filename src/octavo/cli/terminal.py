@@ -1,13 +1,45 @@
-"""How answers look: in the order of their prompts, as they grow.
+"""How answers look: as wide as the terminal, and those of prompts in order as they grow.
 
 Knows nothing of models; it is told of tokens' text.
 """
 
+import re
 import sys
 from collections.abc import Sequence
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TextIO
 
 _HEADER = 60
+_NARROWEST = 20  # columns that text is still folded to
+_NAME = re.compile(r"\S.{0,19}?  +(?=\S)")  # what a line tells of, before two spaces
+_GAP = re.compile(r"\S  +\S")
+
+
+def show(text: str) -> None:
+    """Print lines, those too long for a terminal folded below what they say of a name."""
+    if sys.stdout.isatty():
+        width = get_terminal_size().columns
+        text = "\n".join(fold(line, width) for line in text.splitlines())
+    print(text)
+
+
+def fold(line: str, width: int) -> str:
+    """A line in several, broken between words; a row of a table is left as it is. O(letters)."""
+    if len(line) <= width or len(_GAP.findall(line)) > 1:
+        return line
+    name = _NAME.match(line)
+    indent = name.end() if name else 0
+    indent = indent if indent <= width - _NARROWEST else 0
+    lines = wrap(
+        line,
+        max(width, _NARROWEST),
+        subsequent_indent=" " * indent,
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
 
 
 class Answers:
