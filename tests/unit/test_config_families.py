@@ -203,11 +203,17 @@ def test_layers_that_run_several_times():
 
 
 def test_layers_that_read_another_layers_latents():
-    """kv_source_layers names the layer whose latents are read."""
-    found = layers(model_type="mistral_large4_text", kv_source_layers=[0, 0, 2, 2])
+    """kv_source_layers names the layer whose latents are read; an indexer's keys are one's own."""
+    sources = {"model_type": "mistral_large4_text", "kv_source_layers": [0, 0, 2, 2]}
+    types = ["full", "shared", "full", "full"]
+    found = layers(**sources, indexer_types=types, no_rope_layers=[1, 1, 0, 0])
+    spec = read(KV | sources | {"indexer_types": types, "no_rope_layers": [1, 1, 0, 0]})
 
-    assert [Latent, Shared, Latent, Shared] == [type(kind) for kind in found]
-    assert (Shared(0), Shared(2)) == (found[1], found[3])
+    assert (Latent(512, 64, 128), Shared(0), Latent(512, 0, 128)) == found[:3]
+    assert (Shared(2), Latent(0, indexer=128)) == found[3]
+    assert 2 * (512 + 64 + 512) + 3 * 132 == octavo.plan(spec, "1GiB").bytes_per_token
+    with pytest.raises(ConfigError, match="kv_source_layers"):
+        layers(model_type="mistral_large4_text", kv_source_layers=[0, 0, 1, 3])
 
 
 def test_talkers_and_code_predictors():

@@ -59,7 +59,8 @@ class Latent:
     """A layer that keeps one compressed row for every token (multi-head latent attention).
 
     Attributes:
-        rank: elements of the latent, from which keys and values of all heads are expanded.
+        rank: elements of the latent, from which keys and values of all heads are expanded; 0: there
+            is an indexer's key alone, beside another layer's latent.
         rope: elements of the key part that carries positions, shared by all heads.
         indexer: elements of the key a sparse-attention indexer keeps beside it; 0: there is none.
         window: rows a query sees, its own included; None: all of them.
@@ -71,11 +72,9 @@ class Latent:
     window: int | None = None
 
     def __post_init__(self) -> None:
-        check_int("rank", self.rank, 1)
+        _check_row(self)
         if self.window is not None:
             check_int("window", self.window, 1)
-        check_int("rope", self.rope, 0)
-        check_int("indexer", self.indexer, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +95,19 @@ class Compressed:
 
     def __post_init__(self) -> None:
         check_int("every", self.every, 2)
-        for name in ("rank", "rope", "indexer"):
-            check_int(name, getattr(self, name), 0)
-        if not self.rank and (self.rope or not self.indexer):
-            raise ConfigError("rank", self.rank, "a row holds something: at least 1")
+        _check_row(self)
+
+
+def _check_row(kind: Latent | Compressed) -> None:
+    """A row holds a latent, or an indexer's key alone.
+
+    Raises:
+        ConfigError: it holds neither, or positions without a latent.
+    """
+    for name in ("rank", "rope", "indexer"):
+        check_int(name, getattr(kind, name), 0)
+    if not kind.rank and (kind.rope or not kind.indexer):
+        raise ConfigError("rank", kind.rank, "a row holds something: at least 1")
 
 
 Shape = tuple[int, ...]

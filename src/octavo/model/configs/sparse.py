@@ -16,6 +16,7 @@ from octavo.model.configs.fields import (
 )
 from octavo.model.configs.hybrid import delta, kimi_state
 from octavo.model.configs.latent import own_indexers, row
+from octavo.model.configs.windowed import position_codes
 from octavo.model.layers import Attention, Compressed, Latent, Layer, Shared, State
 
 _SPARSE = "minimax_m3_sparse"
@@ -118,18 +119,27 @@ def _dots3_window(fields: Fields) -> Latent:
 
 
 def mistral_large4(fields: Fields) -> list[Layer]:
-    """As GLM's sparse latents; ``kv_source_layers`` says which layer's latents a layer reads."""
-    with_key, without = row(fields, fields.count("index_head_dim")), row(fields)
+    """As GLM's sparse latents; ``kv_source_layers`` says which layer's latents a layer reads.
+
+    Layers without position codes keep the latent alone. A layer that reads another's latents may
+    have an indexer of its own, and keeps its keys.
+    """
     sources = fields.listed("kv_source_layers", list(range(fields.layers)))
-    own = own_indexers(fields)
     if len(sources) != fields.layers or any(type(item) is not int for item in sources):
         raise ConfigError("kv_source_layers", sources, f"it must list all {fields.layers} layers")
-    if any(source > at or source < 0 for at, source in enumerate(sources)):
-        raise ConfigError("kv_source_layers", sources, "each must be an earlier layer, or its own")
-    return [
-        (with_key if own[at] else without) if source == at else Shared(source)
-        for at, source in enumerate(sources)
-    ]
+    if any(not 0 <= source <= at or sources[source] != source for at, source in enumerate(sources)):
+        right = "each must be an earlier layer that reads its own, or itself"
+        raise ConfigError("kv_source_layers", sources, right)
+    own, codes, key = own_indexers(fields), position_codes(fields), fields.count("index_head_dim")
+    layers: list[Layer] = []
+    for at, source in enumerate(sources):
+        indexer = key if own[at] else 0
+        if source == at:
+            kind = row(fields, indexer)
+            layers.append(kind if codes[at] else replace(kind, rope=0))
+        else:
+            layers.append((Shared(source), Latent(0, indexer=key)) if indexer else Shared(source))
+    return layers
 
 
 def glm5_next(fields: Fields) -> list[Layer]:

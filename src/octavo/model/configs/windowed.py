@@ -151,11 +151,11 @@ def smollm3(fields: Fields) -> list[Layer]:
     """With ``use_sliding_window``, the layers without position codes have a window."""
     if not fields.flag("use_sliding_window"):
         return full_unless_listed(fields)
-    codes = _position_codes(fields)
+    codes = position_codes(fields)
     return with_windows(fields, lambda layer: not codes[layer])
 
 
-def _position_codes(fields: Fields) -> list[Any]:
+def position_codes(fields: Fields) -> list[Any]:
     """Whether each layer has position codes: ``no_rope_layers``, which holds 1 for those that do.
 
     Where it is left out or empty, each ``no_rope_layer_interval``-th layer has none.
@@ -172,7 +172,7 @@ def _position_codes(fields: Fields) -> list[Any]:
 
 def llama4(fields: Fields) -> list[Layer]:
     """Layers with position codes see their own chunk of ``attention_chunk_size`` tokens."""
-    plain, codes = keys_and_values(fields), _position_codes(fields)
+    plain, codes = keys_and_values(fields), position_codes(fields)
     chunked = fields.get("attention_chunk_size") is not None
     kinds: Kinds = {
         FULL: lambda: plain,
