@@ -1,118 +1,15 @@
-"""One scheduler: the engine and the simulator make the same steps of the same requests."""
+"""The scheduler: who is admitted, who takes part in a step with how much, who gives way."""
 
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 
 from octavo import Attention, Cache, CapacityError, NeverFits, OutOfPages, Plan, PlanError, State
-from octavo.engine import Engine, SamplingParams
 from octavo.errors import IdentityError, LengthError, StepError
 from octavo.scheduling import Scheduler
-from octavo.simulation import Setting, TimeModel, Trace, TraceRequest, serve
 
-VOCABULARY, PAGE = 97, 4
-MOST = {"max_sequences": 8, "max_step_tokens": 24}
-A_SECOND = TimeModel(step_seconds=1.0, prefill_rate=1e12, decode_rate=1e12, **MOST)
-
-
-class Guessing:
-    """Stands in for the engine's runner: what follows a token depends on it and its position."""
-
-    def __init__(self, _model, plan):
-        self.storage, self.plan = SimpleNamespace(device="cpu"), plan
-
-    def forward(self, step):
-        """Logits of the rows that want a token."""
-        last = step.last[step.wants_token]
-        seeds = (31 * step.input_ids[last] + 7 * step.positions[last] + 5) % VOCABULARY
-        return torch.nn.functional.one_hot(torch.from_numpy(seeds).long(), VOCABULARY).double()
-
-    def close(self):
-        """Nothing to give back."""
-
-
-MODEL = SimpleNamespace(
-    get_input_embeddings=lambda: SimpleNamespace(num_embeddings=VOCABULARY),
-)
-
-
-def _requests():
-    """(steps before it arrives, prompt, tokens of the answer), most of them below one prompt."""
-    rng = np.random.default_rng(0)
-    shared = rng.integers(0, VOCABULARY, 30, dtype=np.int32)
-    for number in range(24):
-        own = rng.integers(0, VOCABULARY, int(rng.integers(1, 40)), dtype=np.int32)
-        prompt = own if number % 3 == 0 else np.append(shared[: 10 * (number % 4)], own)
-        yield number // 2, prompt, int(rng.integers(1, 30))
-
-
-@pytest.fixture
-def steps(monkeypatch):
-    """What every step of a scheduler was: new tokens by request, in order, and what was lost."""
-    made = []
-    schedule = Scheduler.schedule
-
-    def noted(self):
-        turn = schedule(self)
-        if turn is not None:
-            rows = zip(turn.requests, turn.step.counts.tolist(), strict=True)
-            cached = [request.sequence.cached for request in turn.admitted]
-            preempted = self.cache.stats().preemptions
-            made.append(([(each.limit, new) for each, new in rows], cached, preempted))
-        return turn
-
-    monkeypatch.setattr(Scheduler, "schedule", noted)
-    return made
-
-
-def _serve_by_engine(plan, monkeypatch, *, preemption):
-    """The answers; a request is submitted when as many steps have been made as it says."""
-    monkeypatch.setattr("octavo.engine.engine.Runner", Guessing)
-    with Engine(MODEL, plan, **MOST, preemption=preemption) as engine:
-        found, waiting = [], list(_requests())
-        while waiting or not all(request.done for request in found):
-            while waiting and waiting[0][0] <= engine.stats.steps:
-                _, prompt, new = waiting.pop(0)
-                found.append(engine.submit(prompt, SamplingParams(max_tokens=new)))
-            engine.step()
-        return [request.output for request in found], engine.cache.stats()
-
-
-def _simulate(plan, answers, *, preemption):
-    """The counts of the same requests in a simulation, whose steps take a second each."""
-    requests = [
-        TraceRequest(
-            number, steps - 0.5 * (steps > 0), prompt.size, new, tokens=prompt, output=answer
-        )
-        for number, ((steps, prompt, new), answer) in enumerate(
-            zip(_requests(), map(np.int32, answers), strict=True)
-        )
-    ]
-    model = replace(A_SECOND, preemption=preemption)
-    return serve(Trace("same", "log", requests), Setting(plan), model).whole
-
-
-@pytest.mark.parametrize("preemption", [True, False])
-@pytest.mark.parametrize("pages", [26, 400])
-def test_the_simulator_predicts_the_engine(monkeypatch, steps, pages, preemption):
-    """To the step: who takes part with how many tokens, what is found, who is preempted."""
-    plan = Plan.from_pages(pages + 1, PAGE)
-    answers, stats = _serve_by_engine(plan, monkeypatch, preemption=preemption)
-    engine_steps = steps.copy()
-    steps.clear()
-    whole = _simulate(plan, answers, preemption=preemption)
-
-    assert engine_steps == steps
-    assert len(steps) > 30
-    assert (stats.cached_tokens, stats.preemptions, stats.evicted) == (
-        whole.cached_tokens,
-        whole.preemptions,
-        sum(whole.evicted.values()),
-    )
-    assert (stats.preemptions > 0) == (preemption and pages == 26)
+PAGE = 4
 
 
 class Prompt:
