@@ -410,7 +410,7 @@ class BudgetTooSmall(PlanError, MemoryError):
 
     def __init__(self, need: int, have: int, terms: str) -> None:
         self.need, self.have = need, have
-        super().__init__("memory", have, f"at least {need} bytes are needed: {terms}")
+        super().__init__("memory", have, f"at least {need:,} bytes are needed: {terms}")
 
 
 class SamplingError(OctavoError, ValueError):

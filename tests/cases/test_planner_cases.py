@@ -211,4 +211,4 @@ def test_a29_activations_are_an_argument(length):
 
     assert octavo.plan(spec, "24GiB", **terms).num_pages == plan.num_pages
     assert 1400 * 2**20 == json.loads(json.dumps(plan.to_dict()))["memory"]["activations"]
-    assert "1,468,006,400 activations" in plan.explain()
+    assert "1,468,006,400 (1.37 GiB) activations" in plan.explain()

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import octavo
 from octavo.cli import main
 from octavo.cli.arguments import not_installed
+from octavo.cli.models import read_model
 from octavo.cli.terminal import Answers
 
 SRC = Path(__file__).parents[2] / "src"
@@ -240,9 +241,9 @@ def test_chat_where_the_model_has_no_format(octavo_run):
         (["generate", "hi", "--wings"], "--wings"),
         (["pull"], "NAME"),
         (["pull", "gpt-17"], "smollm2-135m"),
-        (["plan", "TINY"], "--memory"),
+        (["plan"], "CONFIG|MODEL"),
         (["plan", "TINY", "--memory", "1MiB", "--page-size", "512"], "page_size is 512"),
-        (["plan", "TINY", "--memory", "1MiB", "--max-len", "0"], "0 is not a whole number"),
+        (["plan", "TINY", "--memory", "1MiB", "--max-len", "0"], "'0' is no length"),
         (["plan", "TINY", "--memory", "9" * 30], "it must be at most 9223372036854775807 bytes"),
         (["dance"], "dance"),
     ],
@@ -271,7 +272,7 @@ def test_misuse_is_one_line_and_exit_code_2(octavo_run, words, said):
         ),
         (
             ["--model", "TINY", "--dtype", "bf16", "--memory", "0"],
-            "memory is 0; at least 4096 bytes are needed",
+            "memory is 0; at least 4,096 bytes are needed",
         ),
         (
             ["--model", "TINY", "--dtype", "bf16", "--memory", "12KiB", "--max-tokens", "90"],
@@ -302,7 +303,7 @@ def test_memory_this_machine_does_not_have(octavo_run):
     code, out, err = octavo_run("generate", "hi", "--model", "TINY", "--memory", "4096TiB")
 
     assert (1, "") == (code, out)
-    assert "--memory asks for 4096 TiB of cache, this machine has" in err
+    assert "--memory asks for 4,096 TiB of cache, this machine has" in err
     assert _one_line(err)
 
 
@@ -346,14 +347,16 @@ def test_default_model_is_fetched_and_no_network_is_one_line(octavo_run, monkeyp
 
 def test_plan_explains_itself(octavo_run, folder):
     """The text is the plan's own explanation."""
-    spec = octavo.ModelSpec.from_config(folder)
-    plan = octavo.plan(spec, "1MiB", page_size=8, dtype="fp32", max_length=100)
+    options = {"page_size": 8, "dtype": "fp32", "max_length": 100, "weights": 0}
+    plan = octavo.plan(read_model(str(folder)), "1MiB", **options)
     words = ["--memory", "1MiB", "--page-size", 8, "--dtype", "fp32", "--max-len", 100]
+    words += ["--weights", 0]
     code, out, err = octavo_run("plan", "TINY", *words)
 
     assert (0, plan.explain() + "\n", "") == (code, out, err)
     code, out, _ = octavo_run("plan", "TINY/config.json", "--json", *words)
-    assert (0, plan.to_dict()) == (code, json.loads(out))
+    answer = plan.explain().splitlines()[:3]
+    assert (0, plan.to_dict() | {"answer": answer}) == (code, json.loads(out))
 
 
 @pytest.mark.parametrize(
@@ -375,12 +378,11 @@ def test_plan_of_something_that_is_no_config(octavo_run, config, said):
 
 
 def test_plan_of_a_memory_too_small(octavo_run):
-    """What one page needs is named."""
-    code, out, err = octavo_run("plan", "TINY", "--memory", "1KiB")
+    """What one sequence needs is told, and the exit code says that it does not fit."""
+    code, out, err = octavo_run("plan", "TINY", "--memory", "1KiB", "--weights", 0)
 
-    assert (1, "") == (code, out)
-    assert "at least" in err
-    assert _one_line(err)
+    assert (3, "") == (code, err)
+    assert "1 sequence of 256 tokens does not fit at any length; 34 KiB would be" in out
 
 
 # -- the program -----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ CASES = [
     (1, "", ["plan", "nowhere", "--memory", "8GiB"]),
     (1, RAISE.format("OSError(28, 'full')"), ["doctor"]),
     (2, "", ["plan", CONFIG, "--memory", "lots"]),
+    (3, "", ["plan", CONFIG, "--memory", "8GiB", "--max-seqs", "1000"]),
     (130, RAISE.format("KeyboardInterrupt"), ["doctor"]),
     (130, SIGNAL.format(signal.SIGINT.value), ["doctor"]),
     (141, RAISE.format("BrokenPipeError"), ["doctor"]),

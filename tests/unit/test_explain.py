@@ -9,24 +9,24 @@ from octavo import Attention, ModelSpec, Plan
 from octavo.model.spec import Latent, State
 from octavo.planner import pools
 from octavo.planner.budget import parse_memory
-from octavo.planner.explain import amount, enough
+from octavo.planner.figures import amount, enough
 
 
 @pytest.mark.parametrize(
     ("size", "text"),
     [
         (0, "0 bytes"),
-        (1023, "1023 bytes"),
+        (1023, "1,023 bytes"),
         (1024, "1 KiB"),
         (1536, "1.5 KiB"),
         (2**20, "1 MiB"),
         (2**30 + 2**28, "1.25 GiB"),
         (100 * 2**30, "100 GiB"),
         (2**40, "1 TiB"),
-        (2**50, "1024 TiB"),
-        (2**40 - 1, "1024 GiB"),
+        (2**50, "1,024 TiB"),
+        (2**40 - 1, "1,024 GiB"),
         (2**20 + 2**19 + 1, "1.5 MiB"),
-        (10**400 * 2**40, f"{10**400} TiB"),
+        (10**400 * 2**40, f"{10**400:,} TiB"),
     ],
 )
 def test_amounts_in_binary_units(size, text):
@@ -37,7 +37,7 @@ def test_amounts_in_binary_units(size, text):
 @pytest.mark.parametrize("size", [1, 1023, 1025, 2**20 - 1, 2**20 + 1, 65_618_720_996, 2**40 + 1])
 def test_an_amount_to_type_is_enough(size):
     """Rounded up, by less than a hundredth of its unit: what is read again is no less."""
-    again = parse_memory(enough(size).removesuffix("bytes"))
+    again = parse_memory(enough(size))
 
     assert size <= again <= size + max(size // 100, 1)
     assert amount(again) == amount(again, up=True)
@@ -49,16 +49,22 @@ def test_explanation_of_a_model():
     plan = octavo.plan(spec, "1MiB", page_size=4)
     one = "2 layers x 2 heads x (16 + 16) x 2 bytes + 1 layer x 1 head x (24 + 8) x 2 bytes"
     parts = (
-        "818 pages x 1,280 (1,047,040) + null page (page 0, never handed out) 1,280 + remainder 256"
+        "818 pages x 1,280 = 1,047,040 + null page (page 0, never handed out) 1,280 + remainder 256"
     )
 
+    used = "1,020 KiB of it, and 2.75 KiB is free, too little for one more."
+
     assert [
+        "small, bf16 cache, 1 MiB: 51.12 sequences of 64 tokens fit.",
+        "Each sequence of 64 tokens takes 20 KiB: 320 bytes per token.",
+        f"Left for the cache: all 1 MiB, weights not given; 51 sequences take {used}",
+        "",
         "model      small, 3 layers",
         "pages      of 4 tokens; bf16; component layout",
         f"one token  {one} = 320 bytes",
         "one page   4 tokens = 1,280 bytes",
         "sequence   of 64 tokens: full 16 pages x 1,280 = 20,480 bytes",
-        f"memory     1 MiB = {parts} bytes",
+        f"memory     1,048,576 bytes (1 MiB) = {parts}",
         "capacity   3,272 tokens: 51.12 sequences of 64",
         "reuse      prefixes in steps of 4 tokens",
         "note       weights: not given; the memory is the cache's alone",
@@ -66,24 +72,28 @@ def test_explanation_of_a_model():
 
 
 MIXED = """
+mixed, bf16 cache, 1 MiB: 52.46 sequences of 64 tokens fit, 31 while a prompt is computed.
+Each sequence of 64 tokens takes 19.5 KiB: 512 bytes per token until its windows are full and 256 from then on, and 328 bytes whatever its length.
+Left for the cache: all 1 MiB, weights not given; 31 sequences and what a step of 2,048 tokens adds to windows take 1,008 KiB of it, and 15 KiB is free, too little for one more.
+
 model       mixed, 4 layers
 pages       of 4 tokens; bf16, states fp32, convolutions bf16; packed layout
 
-group     layers  keeps              bytes a token  page bytes  padding  pages if all  a parent
-window_8       2  the last 8 tokens            256       1,024        0         1,023         1
-full           2  every token                  256       1,024        0         1,023         1
-state          2  one state                      -         512      184         2,046         2
-(pages if all: as many as there would be if all parents were bound to that group)
+group     layers  keeps              bytes per token  page bytes  padding  pages if all  pages per parent
+window_8       2  the last 8 tokens              256       1,024        0         1,023                 1
+full           2  every token                    256       1,024        0         1,023                 1
+state          2  one state                        -         512      184         2,046                 2
+(parent: memory bound to one group at a time and cut into its pages; pages if all: as many as there would be if all parents were bound to that group)
 
 one token   4 layers x 2 heads x (16 + 16) x 2 bytes = 512 bytes; 256 once every window is full
-fixed       2 layers x (4 x 8 x 4 bytes + 6 x 3 x 2 bytes) = 328 bytes a sequence, whatever its length
+fixed       2 layers x (4 x 8 x 4 bytes + 6 x 3 x 2 bytes) = 328 bytes per sequence, whatever its length
 one parent  1,024 bytes, bound to one group at a time: 1 page of window_8, or 1 page of full, or 2 pages of state
 sequence    of 64 tokens: window_8 3 pages x 1,024 + full 16 pages x 1,024 + state 1 page x 512 = 19,968 bytes; an engine that keeps every token in every layer takes 33,096
-memory      1 MiB = 1,023 parents x 1,024 (1,047,552) + null page (page 0, never handed out) 1,024 bytes
-filled      1,047,552 = kept 1,037,899 + padding 9,653 bytes, as sequences of 64 tokens fill parents
+memory      1,048,576 bytes (1 MiB) = 1,023 parents x 1,024 = 1,047,552 + null page (page 0, never handed out) 1,024
+filled      1,047,552 bytes = kept 1,037,899 + padding 9,653, as sequences of 64 tokens fill parents
 capacity    4,076 tokens: 52.46 sequences of 64
 reuse       prefixes in steps of 4 tokens, at saved states only (328 bytes each, as many as 1 token)
-in flight   524,288 bytes while a step of 2,048 tokens runs, once for all sequences: 31 sequences of 64 with it
+in flight   524,288 bytes that windows hold while a step of 2,048 tokens runs, once for all sequences: 31 sequences of 64 with it
 note        weights: not given; the memory is the cache's alone
 """  # noqa: E501
 
@@ -111,7 +121,7 @@ def test_explanation_of_groups():
             "small, 1 layer; bytes are of one rank (tp 2), sequences and tokens of all together",
         ),
         ({"draft": ModelSpec("d", (Attention(1, 4, 4),))}, "x 2 bytes + 16 of the draft = 144"),
-        ({}, "depth      1,024 bytes a running sequence beside this cache, for 8 positions"),
+        ({}, "depth      1,024 bytes per running sequence beside this cache, for 8 positions"),
     ],
 )
 def test_each_choice_is_told(options, line):
@@ -151,13 +161,13 @@ def test_the_memory_can_be_checked(layout, options):
     layers = (Attention(2, 16, 16, window=8), (Attention(2, 16, 16), State((4, 8), (6, 3)))) * 2
     plan = octavo.plan(ModelSpec("m", layers, 64), 10**6, page_size=4, layout=layout, **options)
     lines = {text[:10].strip(): text[11:] for text in plan.explain().splitlines()}
-    memory = lines["memory"].partition("=")[2].replace("(page 0, never handed out) ", "")
+    memory = re.sub(r" \([^)]*\)", "", lines["memory"]).partition("=")[2]
     count, size, pool, *rest = map(number, re.findall(r"\d[\d,]*", memory))
 
     assert pool == count * size
     assert 10**6 == pool + sum(rest)
     if "filled" in lines:
-        told = lines["filled"].partition(" bytes")[0]
+        told = re.sub(r" \([^)]*\)", "", lines["filled"]).partition(", as")[0]
         whole, *parts = map(number, re.findall(r"\d[\d,]*", told))
         assert pool == whole == sum(parts)
     else:
@@ -185,7 +195,7 @@ def test_grown_pages_long_lengths_and_prediction_layers_are_told():
     assert "512 tokens (grown from 16 so that a page covers a state)" in text
     assert "(beyond the model's own 1,024)" in text
     assert "1 prediction layer of the config: --mtp 1" in text
-    assert "1 layer x (64 x 64 x 4 bytes) = 16,384 bytes a sequence" in text
+    assert "1 layer x (64 x 64 x 4 bytes) = 16,384 bytes per sequence" in text
 
 
 def test_the_rank_that_decides_is_named():
@@ -196,7 +206,7 @@ def test_the_rank_that_decides_is_named():
     rank = plan.to_dict()["rank"]
 
     assert (
-        f"rank {rank + 1}, which has room for the fewest pages; pages a parent are its own"
+        f"rank {rank + 1}, which has room for the fewest pages; pages per parent are its own"
         in plan.explain()
     )
     assert plan.stages[rank].groups == plan.groups

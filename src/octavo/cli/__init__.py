@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from octavo import __version__, interrupts
 from octavo.cli import completion, demo, doctor, generate, plan, pull, settings, simulate
-from octavo.cli.arguments import CommandError, UsageError, not_installed
+from octavo.cli.arguments import CommandError, UsageError, is_unit, not_installed
 from octavo.errors import BudgetTooSmall, OctavoError, PlanError
 
 __all__ = ["main", "parser"]
@@ -41,6 +41,9 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
+        prefix, _, words = message.partition("unrecognized arguments: ")
+        if not prefix and is_unit(words.split()[0]):
+            message += "; a size is one word, such as 80GiB"
         self.exit(_MISUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -106,13 +109,12 @@ def _command(arguments: Sequence[str] | None) -> int:
         print(settings.show(options.command, found))
         return 0
     try:
-        options.run(options)
+        return int(options.run(options) or 0)
     except (OctavoError, CommandError) as error:
         places = settings.places(found)
         if not places or _code(error) != _MISUSED:
             raise
         raise UsageError(f"{error} (beside the flags count: {places})") from error
-    return 0
 
 
 @contextlib.contextmanager

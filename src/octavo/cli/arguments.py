@@ -5,11 +5,13 @@ Nothing here looks at files or models.
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 
 from octavo.errors import PlanError
 from octavo.planner.budget import parse_memory
+from octavo.planner.gpus import find_gpu
 
 DTYPES = ("auto", "bf16", "fp32", "fp16")
 
@@ -51,8 +53,12 @@ def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
 
 
 def length(text: str) -> int:
-    """Tokens of at least 1: ``32768``, or ``32k`` in 1024s."""
-    return whole_number(1)(text) if text[-1:].lower() != "k" else 1024 * whole_number(1)(text[:-1])
+    """Tokens of at least 1: ``32768``, ``32k`` in 1024s, or ``1M`` in 1024s of them."""
+    found = re.fullmatch(r"0*([1-9][0-9]{0,17})([kKmM]?)", text)
+    if found is None:
+        right = "give tokens as a whole number of at least 1, such as 32768, or 32k (1024s)"
+        raise argparse.ArgumentTypeError(f"{text!r} is no length; {right}")
+    return int(found[1]) * {"": 1, "k": 2**10, "m": 2**20}[found[2].lower()]
 
 
 def temperature(text: str) -> float:
@@ -76,6 +82,21 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan  # which no range contains
+
+
+def gpus(text: str) -> tuple[int | None, str]:
+    """How many GPUs, if it says so, and the name of one: ``H100-80GB`` or ``2xH100-80GB``."""
+    found = re.fullmatch(r"(?:0*([1-9][0-9]{0,3})\s*[xX*]\s*)?(.*)", text)
+    assert found is not None
+    try:
+        return (None if found[1] is None else int(found[1])), find_gpu(found[2]).name
+    except PlanError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def is_unit(word: str) -> bool:
+    """Whether a word is the unit of a size that a space parted from its number."""
+    return re.fullmatch(r"[kmgt]i?b", word.lower()) is not None
 
 
 def memory(text: str) -> int:

@@ -13,7 +13,7 @@ from octavo.cli import arguments, pull
 from octavo.cli.generate import DEFAULT_MODEL, set_up_libraries
 from octavo.cli.report import Answer
 from octavo.cli.waiting import ProgressBar
-from octavo.planner.explain import amount
+from octavo.planner.figures import amount
 
 _MEMORY = "64MiB"
 _MAX_TOKENS = 48  # of an answer

@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.cli import bug_report, diagnosis
 from octavo.cli.arguments import CommandError
-from octavo.planner.explain import amount, counted
+from octavo.planner.figures import amount, counted
 
 _DESCRIPTION = """\
 Print what is installed, whether octavo's core is compiled, which attention backends work here and

@@ -14,7 +14,7 @@ from octavo.cli import arguments, pull, report
 from octavo.cli.machine import machine_memory
 from octavo.cli.terminal import Answers
 from octavo.cli.waiting import ProgressBar
-from octavo.planner.explain import amount
+from octavo.planner.figures import amount
 
 DEFAULT_MODEL = "smollm2-135m"
 _DESCRIPTION = """\

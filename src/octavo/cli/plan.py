@@ -1,30 +1,32 @@
 """``octavo plan CONFIG``: what fits into a memory, and where each byte goes. Needs no PyTorch."""
 
 import argparse
-import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import octavo
-from octavo.checkpoints import hub
 from octavo.cli import arguments, comparing
-from octavo.errors import BudgetTooSmall
-from octavo.model.configs.weights import weights_beside
-from octavo.model.spec import ModelSpec
-from octavo.planner import pools
-from octavo.planner.explain import counted, enough
-from octavo.planner.plan import Plan
-from octavo.planner.pools import parents
-from octavo.planner.request import memory_for
+from octavo.cli.models import read_model, read_weights
+from octavo.cli.terminal import show
+from octavo.planner.answer import answer
+from octavo.planner.explain import explain_plan
+from octavo.planner.figures import counted, exact, term
+from octavo.planner.gpus import GPUS
 
+_UNFIT = 3
 _SIZES = {
-    "weights": "bytes of it that the model's weights take (default: those beside the config, "
-    "where they are there)",
+    "weights": "bytes of it that the model's weights take, of several ranks the part of one "
+    "(default: those beside the config, where they are there)",
     "activations": "bytes of it that the largest forward pass takes",
     "other": "bytes of it that anything else takes",
 }
+
+_OPTIONS = (
+    *("utilization", "activations", "other", "dtype", "scales", "state_dtype", "indexer_dtype"),
+    *("page_size", "layout", "input_tokens", "tp", "pp"),
+)
+"""Arguments of `octavo.plan` that are options of the same name."""
 
 
 def add_to(commands: Any) -> None:
@@ -33,12 +35,17 @@ def add_to(commands: Any) -> None:
         "plan",
         help="say what fits into a memory, and why",
         description="Read a model's config.json and say how many tokens and sequences of its KV "
-        "cache fit into a memory, with the arithmetic. Loads no weights.",
+        "cache fit into a memory or a GPU, or without one how much they need, with the "
+        "arithmetic. Loads no weights.",
+        epilog="Exit codes: 0 done, 1 failed, 2 misused, 3 the sequences asked for do not fit: the "
+        "answer says what would do.",
     )
     parser.add_argument(
-        "config",
+        "configs",
         metavar="CONFIG|MODEL",
-        help="a config.json, the folder it lies in, or the name of a pulled model",
+        nargs="+",
+        help="a config.json, the folder it lies in, or the name of a pulled model; several are "
+        "compared",
     )
     _add_memory(parser)
     _add_model(parser)
@@ -49,19 +56,27 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--compare",
         choices=comparing.CHOICES,
-        help="plans side by side: of other page sizes, element types or memories",
+        help="plans side by side, of several models (CONFIG CONFIG) or of one with other ranks, "
+        "page sizes, element types, layouts or memories",
     )
     parser.set_defaults(run=run)
 
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
         "--memory",
-        required=True,
         type=arguments.memory,
         metavar="SIZE",
         help="memory of one device, or for the cache where nothing below is given, such as 16GiB "
-        "(1024s) or 16GB (1000s)",
+        "(1024s) or 16GB (1000s); left out: what the sequences need",
+    )
+    size.add_argument(
+        "--gpu",
+        type=arguments.gpus,
+        metavar="[Nx]NAME",
+        help="memory of a GPU by name, as its driver reports it, and how many share the model, "
+        f"such as 2xH100-80GB: {', '.join(gpu.name for gpu in GPUS)}",
     )
     parser.add_argument(
         "--utilization",
@@ -110,14 +125,20 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         choices=("packed", "slab", "component"),
         help="how groups of layers share the memory (default: packed where there are several)",
     )
-    for name, what in (("tp", "share each layer's heads"), ("pp", "take some of the layers each")):
-        parser.add_argument(
-            f"--{name}",
-            type=arguments.whole_number(1),
-            default=1,
-            metavar="N",
-            help=f"ranks that {what}; bytes are of one rank (default: 1)",
-        )
+    parser.add_argument(
+        "--tp",
+        type=arguments.whole_number(1),
+        metavar="N",
+        help="ranks that share each layer's heads; bytes are of one rank (default: 1, or all GPUs "
+        "of --gpu)",
+    )
+    parser.add_argument(
+        "--pp",
+        type=arguments.whole_number(1),
+        default=1,
+        metavar="N",
+        help="ranks that take some of the layers each; bytes are of one rank (default: 1)",
+    )
     parser.add_argument(
         "--mtp",
         type=arguments.whole_number(0),
@@ -145,108 +166,81 @@ def _add_sequences(parser: argparse.ArgumentParser) -> None:
         "--max-seqs",
         type=arguments.whole_number(1),
         metavar="N",
-        help="ask whether so many longest sequences fit at once, and if not what would do",
+        help="ask whether so many longest sequences fit at once, and if not what would do (without "
+        "a memory 1 by default)",
     )
 
 
-def run(options: argparse.Namespace) -> None:
-    """Print the plan."""
-    spec = octavo.ModelSpec.from_config(_config(options.config))
-    if options.mtp > len(spec.mtp):
-        there = f"has {counted(len(spec.mtp), 'prediction layer')}"
-        raise arguments.UsageError(f"--mtp is {options.mtp}; the config {there}")
-    spec = spec.with_mtp(options.mtp)
-    spec = _with_weights(spec, options)
-    wanted = _wanted(options)
-    plan = _planned(spec, options.memory, wanted, options.max_seqs)
-    wish = None if options.max_seqs is None else _wish(spec, plan, options.max_seqs, wanted)
-    rows = comparing.rows(spec, options.memory, wanted, plan, options.compare)
+def run(options: argparse.Namespace) -> int:
+    """Print the plan, or several beside each other; 3 where what was asked for does not fit."""
+    _check(options)
+    questions = [_question(config, options) for config in options.configs]
+    first, choice = questions[0], options.compare or ("model" if questions[1:] else None)
+    if choice == "model":
+        rows = comparing.models(questions)
+        if options.json:
+            print(json.dumps({"comparison": rows}, indent=2))
+        else:
+            show("\n".join(comparing.lines(rows, choice)))
+        return 0 if all(row.get("fits", "refused" not in row) for row in rows) else _UNFIT
+    plan, wish = first.answer()
+    rows = comparing.rows(first, plan, choice)
     if options.json:
-        data = plan.to_dict()
-        data |= {} if wish is None else {"wish": wish}
-        data |= {"comparison": rows} if options.compare else {}
+        data = plan.to_dict() | {"answer": answer(plan, wish)}
+        data |= {} if wish is None else {"wish": comparing.wish_as_dict(wish)}
+        data |= {"comparison": rows} if choice else {}
         print(json.dumps(data, indent=2))
     elif options.html:
         from octavo.cli.plan_page import render
 
-        tables = [_told(wish)] if wish else []
-        compared = comparing.table(rows, options.compare) if options.compare else []
-        Path(options.html).write_text(
-            render(plan, tables, compared, _title(options.config)), encoding="utf-8"
-        )
+        compared = comparing.table(rows, choice) if choice else []
+        page = render(plan, answer(plan, wish), compared)
+        Path(options.html).write_text(page, encoding="utf-8")
         print(f"wrote {options.html}")
     else:
-        print(plan.explain())
-        if wish:
-            print(f"\n{_told(wish)}")
-        if options.compare:
-            print("", *comparing.lines(rows, options.compare), sep="\n")
+        beside = ["", *comparing.lines(rows, choice)] if choice else []
+        show("\n".join([explain_plan(plan, wish), *beside]))
+    return 0 if wish is None or wish.fits else _UNFIT
 
 
-def _with_weights(spec: ModelSpec, options: argparse.Namespace) -> ModelSpec:
-    """Sets ``options.weights``, where it is not given, to those beside the config, with a note."""
-    found = weights_beside(_config(options.config)) if options.weights is None else None
-    if found is None:
-        return spec
-    ranks = options.tp * options.pp
-    options.weights = -(-found.bytes // ranks)
-    told = f"weights: {found.bytes:,} bytes, from {found.file}"
-    told += f", {options.weights:,} on each of {ranks} ranks" if ranks > 1 else ""
-    return replace(spec, notes=(*spec.notes, told))
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what cannot go together, and settle the ranks of the GPUs named."""
+    for config in options.configs:
+        if arguments.is_unit(config):
+            raise arguments.UsageError(f"{config!r} is no model; a size is one word, such as 80GiB")
+    several = len(options.configs) > 1
+    if several and options.compare not in (None, "model"):
+        raise arguments.UsageError(f"--compare {options.compare} takes one CONFIG, not several")
+    if several and options.html:
+        raise arguments.UsageError("--html shows one CONFIG, not several")
+    if options.compare == "model" and not several:
+        raise arguments.UsageError("--compare model takes several CONFIGs, one behind the other")
+    if options.compare == "memory" and options.memory is None and options.gpu is None:
+        raise arguments.UsageError("--compare memory starts from --memory or --gpu")
+    if options.gpu is None:
+        options.tp = options.tp or 1
+        return
+    count, options.memory = options.gpu
+    if options.tp is None:
+        options.tp = max(1, (count or 1) // options.pp)
+    if count is not None and count != options.tp * options.pp:
+        ranks = f"--tp {options.tp} and --pp {options.pp} take {options.tp * options.pp}"
+        raise arguments.UsageError(f"--gpu names {counted(count, 'GPU')}, {ranks}")
 
 
-def _planned(spec: ModelSpec, memory: int, wanted: dict[str, Any], sequences: int | None) -> Plan:
-    """The plan; where so many sequences do not fit one without them, and without the length."""
-    if sequences is None:
-        return octavo.plan(spec, memory, **wanted)
-    length = wanted["max_length"] or spec.max_length
-    for changed in ({"max_length": length, "sequences": sequences}, {}):
-        with contextlib.suppress(BudgetTooSmall):
-            return octavo.plan(spec, memory, **wanted | changed)
-    return octavo.plan(spec, memory, **wanted | {"max_length": None})
-
-
-def _wanted(options: argparse.Namespace) -> dict[str, Any]:
-    """Arguments of `octavo.plan` but for spec and memory."""
-    names = ("utilization", *_SIZES, "dtype", "scales", "state_dtype", "page_size", "layout")
-    more = ("indexer_dtype", "input_tokens", "tp", "pp")
-    given = {name: getattr(options, name) for name in (*names, *more)}
-    return given | {"max_length": options.max_len}
-
-
-def _wish(spec: ModelSpec, plan: Plan, sequences: int, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Whether so many of the longest sequences fit; the length and the memory that would do."""
-    length = wanted["max_length"] or spec.max_length or plan.max_length or plan.tokens
-    options = {name: value for name, value in wanted.items() if name != "max_length"}
-    return {
-        "sequences": sequences,
-        "length": length,
-        "fits": parents(plan, sequences, length, in_flight=True) <= plan.usable_pages,
-        "max_length": pools.max_length_for(plan, sequences, in_flight=True),
-        "memory": memory_for(spec, sequences=sequences, length=length, **options),
-    }
-
-
-def _told(wish: dict[str, Any]) -> str:
-    many = f"{wish['sequences']:,} sequences of {wish['length']:,} tokens"
-    memory = f"{enough(wish['memory'])} ({wish['memory']:,} bytes)"
-    if wish["fits"]:
-        return f"{many} fit; {memory} would be enough"
-    longest = wish["max_length"]
-    shorter = f"of {longest:,} tokens they do" if longest else "nor do so many of one token"
-    return f"{many} do not fit; {shorter}, and {memory} would be enough"
-
-
-def _title(name: str) -> str:
-    """What people call the model: its name, or that of the file or the folder of config.json."""
-    path = Path(name)
-    return (
-        path.stem
-        if path.suffix == ".json" and path.stem != "config"
-        else (path.resolve().parent.name if path.suffix == ".json" else path.name)
-    )
-
-
-def _config(name: str) -> str | Path:
-    """The path meant by ``name``."""
-    return hub.find(name) if name in hub.MODELS else name
+def _question(config: str, options: argparse.Namespace) -> comparing.Question:
+    """What is asked of one model."""
+    spec = read_model(config)
+    if options.mtp > len(spec.mtp):
+        there = f"has {counted(len(spec.mtp), 'prediction layer')}"
+        raise arguments.UsageError(f"--mtp is {options.mtp}; the config {there}")
+    spec, weights = spec.with_mtp(options.mtp), options.weights
+    found = read_weights(config) if weights is None else None
+    if found is not None:
+        ranks = options.tp * options.pp
+        weights = -(-found.bytes // ranks)
+        told = f"weights: {exact(found.bytes)}, from {found.file}"
+        told += f", {term(weights)} on each of {ranks} ranks" if ranks > 1 else ""
+        spec = replace(spec, notes=(*spec.notes, told))
+    given = {name: getattr(options, name) for name in _OPTIONS} | {"weights": weights}
+    return comparing.Question(spec, options.memory, options.max_seqs, options.max_len, given)

@@ -5,7 +5,7 @@ from html import escape
 from typing import NamedTuple
 
 from octavo.cli import html
-from octavo.planner import explain, sizes
+from octavo.planner import explain, figures, sizes
 from octavo.planner.plan import GroupPlan, Plan
 
 _STYLE = """
@@ -113,7 +113,7 @@ def _bar(pieces: Sequence[Piece], *, thin: bool = False) -> str:
     )
     rows = "".join(
         f'<li><s style="background:var(--{piece.color})"></s><span>{escape(piece.name)}</span>'
-        f"<span>{explain.amount(piece.bytes)}</span>"
+        f"<span>{figures.amount(piece.bytes)}</span>"
         f"<span>{_percent(piece.bytes, total)}</span></li>"
         for piece in pieces
     )
@@ -143,7 +143,7 @@ def _facts(plan: Plan) -> Iterable[tuple[str, str]]:
     if sizes.fixed_bytes_per_sequence(plan):
         yield (
             "whatever the length, a sequence",
-            explain.amount(sizes.fixed_bytes_per_sequence(plan)),
+            figures.amount(sizes.fixed_bytes_per_sequence(plan)),
         )
 
 
@@ -162,7 +162,7 @@ def render(
     """
     name = plan.spec.name if plan.spec else "pages"
     name = f"{title} ({name})" if title and title != name else name
-    device = explain.amount(plan.memory.device) if plan.memory else ""
+    device = figures.amount(plan.memory.device) if plan.memory else ""
     longest = plan.max_length or plan.tokens
     shared = f", as sequences of {longest:,} tokens share it" if len(plan.groups) > 1 else ""
     sections = [

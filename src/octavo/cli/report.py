@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.checkpoints.text import Detokenizer
-from octavo.planner.explain import amount
+from octavo.planner.figures import amount
 
 
 @dataclass

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import octavo
 from octavo import index
 from octavo.attention import Backend, backends
-from octavo.planner.explain import counted
+from octavo.planner.figures import counted
 from octavo.testing import check_kernel, stress
 from octavo.testing.conformance.cases import FEATURES
 

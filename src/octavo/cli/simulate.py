@@ -10,13 +10,13 @@ from typing import Any
 
 import octavo
 from octavo import simulation
-from octavo.checkpoints import hub
 from octavo.cli import arguments, simulate_options, simulate_page
 from octavo.cli.machine import machine_memory
+from octavo.cli.models import read_model
 from octavo.cli.terminal import show
 from octavo.cli.waiting import ProgressBar
 from octavo.errors import OctavoError
-from octavo.planner.explain import amount
+from octavo.planner.figures import amount
 from octavo.simulation import charts, table
 from octavo.simulation.pools import Pool, TooSmall, settings
 
@@ -145,8 +145,9 @@ def _trace(options: argparse.Namespace, bar: ProgressBar) -> simulation.Trace:
 def _settings(
     options: argparse.Namespace, trace: simulation.Trace, sweep: Any, values: Sequence[str]
 ) -> Iterator[simulation.Setting | TooSmall]:
+    spec = None if options.config is None else read_model(options.config)
     pool = Pool(
-        spec=_spec(options.config),
+        spec=spec,
         memory=options.memory,
         pages=options.pages,
         page_size=options.page_size,
@@ -154,24 +155,12 @@ def _settings(
         dtype=options.dtype,
         max_step_tokens=options.max_step_tokens,
         options={name: value for name in _PLAN if (value := getattr(options, name)) is not None},
-        model="" if options.config is None else _name(options.config),
+        model=spec.name if spec else "",
     )
     base = simulation.Setting(
         octavo.Plan.from_pages(2, 1), options.policy, options.replicas, options.router
     )
     return settings(trace, pool, base, sweep, values, serial=not options.timing)
-
-
-def _name(config: str) -> str:
-    """A model by the name of its file, or of its folder where that is called config.json."""
-    path = Path(config)
-    return path.resolve().parent.name if path.name == "config.json" else path.name
-
-
-def _spec(config: str | None) -> octavo.ModelSpec | None:
-    if config is None:
-        return None
-    return octavo.ModelSpec.from_config(hub.find(config) if config in hub.MODELS else config)
 
 
 def _runs(

@@ -72,9 +72,10 @@ def _add_pool(group: Any) -> None:
     )
     group.add_argument(
         "--max-len",
-        type=arguments.whole_number(1),
+        type=arguments.length,
         metavar="N",
-        help="longest sequence in tokens, longer ones are refused (default: the model's own)",
+        help="longest sequence in tokens, such as 32768 or 32k (1024s), longer ones are refused "
+        "(default: the model's own)",
     )
     _add_plan(group)
     group.add_argument(

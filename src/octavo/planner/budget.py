@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.errors import PlanError
+from octavo.planner.figures import exact, term
+from octavo.planner.gpus import find_gpu
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -65,6 +67,8 @@ class Memory(NamedTuple):
         activations: bytes of the largest forward pass.
         other: bytes of anything else.
         available: what is left for the cache; negative where nothing is.
+        gpu: name of the GPU whose memory it is; None: no GPU was named.
+        given: whether it was; otherwise it is exactly what the sequences asked for need.
     """
 
     device: int
@@ -73,14 +77,16 @@ class Memory(NamedTuple):
     activations: int
     other: int
     available: int
+    gpu: str | None = None
+    given: bool = True
 
     @property
     def formula(self) -> str:
         """The terms and what comes of them, in words."""
         terms = {"weights": self.weights, "activations": self.activations, "other": self.other}
-        taken = "".join(f" - {size} {name}" for name, size in terms.items() if size)
+        taken = "".join(f" - {term(size)} {name}" for name, size in terms.items() if size)
         share = f" x {self.utilization}" if self.utilization != "1" else ""
-        return f"{self.device}{share}{taken} = {self.available} bytes for the cache"
+        return f"{term(self.device)}{share}{taken} = {exact(self.available)} for the cache"
 
     def device_for(self, available: int) -> int:
         """The fewest bytes of a device that leave so many for the cache. O(1)."""
@@ -89,7 +95,7 @@ class Memory(NamedTuple):
 
 
 def available_memory(
-    memory: int | str | Sequence[int | str],
+    memory: int | str | Sequence[int | str] | None,
     utilization: float | str = 1,
     weights: int | str | None = None,
     activations: int | str = 0,
@@ -98,20 +104,32 @@ def available_memory(
     """``memory x utilization - weights - activations - other``, rounded down.
 
     Args:
-        memory: of several ranks the one with the least counts.
+        memory: of several ranks the one with the least counts; a GPU's by its name; None: not
+            given, and nothing.
 
     Raises:
         PlanError: a size that is none, or a utilization outside (0, 1].
     """
     share = _fraction(utilization)
     if isinstance(memory, Sequence) and not isinstance(memory, str) and memory:
-        device = min(parse_memory(each) for each in memory)
+        device, gpu = min(map(_device, memory))
     else:
-        device = parse_memory(memory)
+        device, gpu = _device(memory)
     model = None if weights is None else parse_memory(weights, "weights")
     forward, rest = parse_memory(activations, "activations"), parse_memory(other, "other")
     left = int(device * share) - (model or 0) - forward - rest
-    return Memory(device, str(utilization), model, forward, rest, left)
+    given = memory is not None
+    return Memory(device, str(utilization), model, forward, rest, left, gpu or None, given)
+
+
+def _device(memory: object) -> tuple[int, str]:
+    """Bytes of a memory, and of which GPU they are, if its name says it."""
+    if memory is None:
+        return 0, ""
+    if not isinstance(memory, str) or not memory[:1].isalpha():
+        return parse_memory(memory), ""
+    gpu = find_gpu(memory, "memory")
+    return gpu.memory, gpu.name
 
 
 def _fraction(utilization: object) -> "Fraction":

@@ -3,8 +3,8 @@
 Computes nothing a plan does not know.
 """
 
-from collections.abc import Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
 from octavo.model.layers import (
     Attention,
@@ -16,18 +16,28 @@ from octavo.model.layers import (
     Shared,
     State,
 )
-from octavo.planner import sizes
+from octavo.planner import figures, sizes
+from octavo.planner.answer import answer
 from octavo.planner.budget import Budget
 from octavo.planner.components import LATENT_TILE
+from octavo.planner.figures import counted, exact, table, term
 from octavo.planner.notes import notes_of
 from octavo.planner.pools import GroupPlan, PoolPlan, max_sequences, max_sequences_in_flight
 from octavo.planner.solve import longest_alone, scored_length
 
+if TYPE_CHECKING:
+    from octavo.planner.wish import Wish
+
 Line = tuple[str, str]
 
 
-def explain_plan(plan: PoolPlan) -> str:
-    """Several lines of text, each with the arithmetic behind its figure. O(layers)."""
+def explain_plan(plan: PoolPlan, wish: "Wish | None" = None) -> str:
+    """Three sentences that answer, then the arithmetic, a line a figure. O(layers).
+
+    Args:
+        plan: to be told; with a wish, the one that `octavo.planner.wish.plan_wish` made of it.
+        wish: what was asked for, or None.
+    """
     if plan.spec is None or plan.budget is None or plan.elements is None:
         return (
             f"{plan.usable_pages} pages of {plan.page_size} tokens and the null page: "
@@ -38,7 +48,10 @@ def explain_plan(plan: PoolPlan) -> str:
     text = [f"{name:<{width}}  {words}" for name, words in lines]
     at = 1 + next(number for number, (name, _) in enumerate(lines) if name == "pages")
     groups = ["", *table(group_rows(plan)), note(plan), ""] if len(plan.groups) > 1 else []
-    return "\n".join([*text[:at], *groups, *text[at:]])
+    other = wish is not None and wish.device.device != plan.memory.device if plan.memory else False
+    which = [f"Of the {exact(plan.budget.total)} for the cache that would be enough:", ""]
+    head = [*answer(plan, wish), "", *(which if other else [])]
+    return "\n".join([*head, *text[:at], *groups, *text[at:]])
 
 
 def terms(plan: PoolPlan) -> list[Line]:
@@ -52,7 +65,7 @@ def terms(plan: PoolPlan) -> list[Line]:
         *_fixed(plan),
         *_page(plan),
         ("sequence", _sequence(plan)),
-        ("memory", f"{amount(plan.budget.total)} = {_parts(plan.budget, plan)} bytes"),
+        ("memory", f"{exact(plan.budget.total)} = {_parts(plan.budget, plan)}"),
         *_filled(plan.budget, plan),
         ("capacity", capacity(plan)),
         ("reuse", reuse(plan)),
@@ -63,47 +76,9 @@ def terms(plan: PoolPlan) -> list[Line]:
     ]
 
 
-def amount(size: int, *, up: bool = False) -> str:
-    """``size`` bytes in the largest binary unit of which there is at least one.
-
-    In integers, so that no size is too large; to the nearest hundredth, or ``up`` to one. O(1).
-    """
-    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= unit:
-            rounded = -(-100 * size // unit) if up else (200 * size + unit) // (2 * unit)
-            whole, part = divmod(rounded, 100)
-            return f"{whole}.{part:02}".rstrip("0").rstrip(".") + f" {name}"
-    return f"{size} bytes"
-
-
-def enough(size: int) -> str:
-    """At least ``size`` bytes as text to type: read again it is no less. O(1)."""
-    return amount(size, up=True).replace(" ", "")
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: columns of numbers to the right, others to the left. O(cells)."""
-    columns = list(zip(*rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    right = [any(cell[:1].isdigit() for cell in column) for column in columns]
-    return [
-        "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def hundredths(plan: PoolPlan, length: int) -> str:
     """Sequences of ``length`` tokens that fit, two decimals, rounded down. O(groups)."""
-    whole, part = divmod(int(max_sequences(plan, length) * 100), 100)
-    return f"{whole:,}.{part:02}"
-
-
-def counted(number: int, what: str) -> str:
-    """``1 layer``, ``2 layers``."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
+    return figures.hundredths(max_sequences(plan, length))
 
 
 def _model(plan: PoolPlan) -> str:
@@ -121,7 +96,7 @@ def _model(plan: PoolPlan) -> str:
             leader = (
                 "its own" if plan._leader == plan._rank else f"those of rank {plan._leader + 1}"
             )
-            ranks += f"; pages a parent are {leader}, in which the most sequences fit"
+            ranks += f"; pages per parent are {leader}, in which the most sequences fit"
     return f"{plan.spec.name}, {counted(len(plan.spec.layers), 'layer')}{ranks}"
 
 
@@ -130,12 +105,7 @@ def _device(plan: PoolPlan) -> list[Line]:
     memory = plan.memory
     if memory is None or memory.available == memory.device:
         return []
-    terms = {"weights": memory.weights, "activations": memory.activations, "other": memory.other}
-    taken = "".join(f" - {size:,} {name}" for name, size in terms.items() if size)
-    share = f" x {memory.utilization}" if memory.utilization != "1" else ""
-    return [
-        ("device", f"{memory.device:,}{share}{taken} = {memory.available:,} bytes for the cache")
-    ]
+    return [("device", memory.formula)]
 
 
 def choices(plan: PoolPlan) -> str:
@@ -144,7 +114,7 @@ def choices(plan: PoolPlan) -> str:
     assert elements is not None
     types = [elements.kv.name]
     if elements.scales != "none":
-        types.append(f"a scale a {elements.scales}" if elements.scales != "tensor" else "scaled")
+        types.append(f"a scale per {elements.scales}" if elements.scales != "tensor" else "scaled")
     if sizes.state_bytes(plan):
         types += [f"states {elements.recurrent.name}", f"convolutions {elements.conv.name}"]
     pages = counted(plan.page_size, "token")
@@ -156,13 +126,15 @@ def choices(plan: PoolPlan) -> str:
 def note(plan: PoolPlan) -> str:
     """What a column of `group_rows` means. O(1)."""
     what = "parents were bound to" if plan.packed else "pages were of"
-    return f"(pages if all: as many as there would be if all {what} that group)"
+    text = f"pages if all: as many as there would be if all {what} that group"
+    parent = "parent: memory bound to one group at a time and cut into its pages; "
+    return f"({parent if plan.packed else ''}{text})"
 
 
 def group_rows(plan: PoolPlan) -> list[list[str]]:
     """Cells of a table: a row a group under a header. O(groups)."""
-    head = ["group", "layers", "keeps", "bytes a token", "page bytes", "padding", "pages if all"]
-    rows = [[*head, "a parent"] if plan.packed else head]
+    head = ["group", "layers", "keeps", "bytes per token", "page bytes", "padding", "pages if all"]
+    rows = [[*head, "pages per parent"] if plan.packed else head]
     for group in plan.groups.values():
         usable = plan.usable_pages * group.pages_per_parent
         size = group.kept_bytes // plan.page_size
@@ -174,7 +146,7 @@ def group_rows(plan: PoolPlan) -> list[list[str]]:
 
 
 def _share(size: int, every: int) -> str:
-    """Bytes a token of a row of so many that stands for several."""
+    """Bytes per token of a row of so many that stands for several."""
     return f"{size / every:,.2f}".removesuffix(".00") if every > 1 else f"{size:,}"
 
 
@@ -257,9 +229,10 @@ def _fixed(plan: PoolPlan) -> list[Line]:
     size = sizes.fixed_bytes_per_sequence(plan)
     lines = []
     if size:
-        lines.append(("fixed", f"{_states(plan)} = {size:,} bytes a sequence, whatever its length"))
+        whole = f"{exact(size)} per sequence, whatever its length"
+        lines.append(("fixed", f"{_states(plan)} = {whole}"))
     if buffers := sizes.buffer_bytes(plan):
-        text = f"{buffers:,} bytes a sequence of what rows are computed from, beside these"
+        text = f"{exact(buffers)} per sequence of what rows are computed from, beside these"
         lines.append(("buffers", text))
     return lines
 
@@ -302,24 +275,24 @@ def _sequence(plan: PoolPlan) -> str:
         if (pages := group.steady_pages(longest, plan.page_size))
     ]
     text = (
-        f"of {longest:,} tokens: {' + '.join(each)} = {sizes.sequence_bytes(plan, longest):,} bytes"
+        f"of {longest:,} tokens: {' + '.join(each)} = {exact(sizes.sequence_bytes(plan, longest))}"
     )
     if sizes.bytes_per_token_beyond_windows(plan) == sizes.bytes_per_token(plan):
         return text
     whole = sizes.bytes_per_token(plan) * longest + sizes.fixed_bytes_per_sequence(plan)
-    return f"{text}; an engine that keeps every token in every layer takes {whole:,}"
+    return f"{text}; an engine that keeps every token in every layer takes {term(whole)}"
 
 
 def _page(plan: PoolPlan) -> list[Line]:
     if not plan.packed:
         shared = ", with room for any group" if len(plan.groups) > 1 else ""
-        size = f"{counted(plan.page_size, 'token')} = {plan.page_bytes:,} bytes"
+        size = f"{counted(plan.page_size, 'token')} = {exact(plan.page_bytes)}"
         return [("one page", size + shared)]
     choices = ", or ".join(
         f"{counted(group.pages_per_parent, 'page')} of {group.name}"
         for group in plan.groups.values()
     )
-    return [("one parent", f"{plan.page_bytes:,} bytes, bound to one group at a time: {choices}")]
+    return [("one parent", f"{exact(plan.page_bytes)}, bound to one group at a time: {choices}")]
 
 
 def capacity(plan: PoolPlan) -> str:
@@ -345,14 +318,14 @@ def reuse(plan: PoolPlan) -> str:
         return text
     worth = sizes.state_tokens(plan)
     tokens = f", as many as {counted(worth, 'token')}" if worth else ""
-    return f"{text}, at saved states only ({sizes.state_bytes(plan):,} bytes each{tokens})"
+    return f"{text}, at saved states only ({exact(sizes.state_bytes(plan))} each{tokens})"
 
 
 def _in_flight(plan: PoolPlan) -> list[Line]:
     size = sizes.in_flight_bytes(plan)
     if not size:
         return []
-    text = f"{size:,} bytes while a step of {plan.max_step_tokens:,} tokens runs"
+    text = f"{exact(size)} that windows hold while a step of {plan.max_step_tokens:,} tokens runs"
     longest = plan.max_length or longest_alone(plan)
     whole = max_sequences_in_flight(plan, longest)
     if whole < int(max_sequences(plan, longest)):
@@ -367,7 +340,7 @@ def _depth(plan: PoolPlan) -> list[Line]:
         return []
     positions = counted(plan.spec.depth.max_length or 1, "position")
     text = (
-        f"{sizes.depth_bytes(plan):,} bytes a running sequence beside this cache, for {positions}"
+        f"{exact(sizes.depth_bytes(plan))} per running sequence beside this cache, for {positions}"
     )
     return [("depth", text)]
 
@@ -391,8 +364,8 @@ def _parts(budget: Budget, plan: PoolPlan) -> str:
         "alignment": budget.total - pool - budget.null_page - budget.remainder,
         "remainder": budget.remainder,
     }
-    first = f"{pages} x {size:,} ({pool:,})"
-    return " + ".join([first, *(f"{name} {part:,}" for name, part in parts.items() if part)])
+    first = f"{pages} x {size:,} = {term(pool)}"
+    return " + ".join([first, *(f"{name} {term(part)}" for name, part in parts.items() if part)])
 
 
 def _filled(budget: Budget, plan: PoolPlan) -> list[Line]:
@@ -407,8 +380,9 @@ def _filled(budget: Budget, plan: PoolPlan) -> list[Line]:
     }
     if budget.payload == pool:
         return []
-    text = f"{pool:,} = " + " + ".join(f"{name} {part:,}" for name, part in parts.items() if part)
+    held = " + ".join(f"{name} {term(part)}" for name, part in parts.items() if part)
+    text = f"{exact(pool)} = {held}"
     if not plan.packed or plan._request is None or plan.spec is None:
-        return [("filled", f"{text} bytes")]
+        return [("filled", text)]
     length = scored_length(plan.spec, plan._request)
-    return [("filled", f"{text} bytes, as sequences of {length:,} tokens fill parents")]
+    return [("filled", f"{text}, as sequences of {length:,} tokens fill parents")]

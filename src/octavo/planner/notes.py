@@ -11,10 +11,10 @@ def notes_of(plan: PoolPlan) -> list[str]:
     """A sentence each. O(layers)."""
     if plan.spec is None:
         return []
-    return [*plan.spec.notes, *_copies(plan), *_inputs(plan), *_weights(plan)]
+    return [*plan.spec.notes, *copies(plan), *_inputs(plan), *_weights(plan)]
 
 
-def _copies(plan: PoolPlan) -> list[str]:
+def copies(plan: PoolPlan) -> list[str]:
     """What ranks that share layers keep each for itself."""
     if plan.tp == 1 or plan._request is None:
         return []
@@ -48,8 +48,8 @@ def _inputs(plan: PoolPlan) -> list[str]:
         return []
     size = sum(g.kept_bytes // plan.page_size for g in plan.groups.values() if g.name == "cross")
     text = f"cross attention of {len(unknown)} layers is left out, as the length of its input is"
-    text += f" not known: {size:,} bytes a position of it; --input-tokens N (input_tokens=N) counts"
-    return [f"{text} it"]
+    text += f" not known: {size:,} bytes per position of it; --input-tokens N (input_tokens=N)"
+    return [f"{text} counts it"]
 
 
 def _weights(plan: PoolPlan) -> list[str]:

@@ -124,7 +124,7 @@ class Plan(PoolPlan):
         return pools.max_sequences(self, longest)
 
     def explain(self) -> str:
-        """The plan in words, with the arithmetic. O(layers)."""
+        """The answer in three sentences, then the arithmetic behind each figure. O(layers)."""
         from octavo.planner.explain import explain_plan
 
         return explain_plan(self)

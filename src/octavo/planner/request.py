@@ -13,9 +13,10 @@ from octavo.model.layers import Cross, LayerKind
 from octavo.model.spec import ModelSpec
 from octavo.planner.budget import MAX_BYTES, available_memory
 from octavo.planner.components import Order, read_elements
+from octavo.planner.figures import amount, counted, exact
 from octavo.planner.layouts import Layout
 from octavo.planner.plan import GroupPlan, Plan, as_plan
-from octavo.planner.pools import MAX_PAGES, PlanRequest, PoolPlan, largest
+from octavo.planner.pools import MAX_PAGES, PlanRequest, PoolPlan, largest, parents
 from octavo.planner.sharding import shard, stages_of
 
 __all__ = ["GroupPlan", "Plan", "memory_for", "plan"]
@@ -23,7 +24,7 @@ __all__ = ["GroupPlan", "Plan", "memory_for", "plan"]
 
 def plan(
     spec: ModelSpec,
-    memory: int | str | Sequence[int | str],
+    memory: int | str | Sequence[int | str] | None = None,
     *,
     page_size: int = 16,
     dtype: str | DType = "bf16",
@@ -50,8 +51,9 @@ def plan(
 
     Args:
         spec: what the model's layers keep; a window that holds the longest sequence is none.
-        memory: of one rank, in bytes or as text such as ``"16GiB"`` (1024s) or ``"16GB"`` (1000s);
-            of several ranks the one with the least counts.
+        memory: of one rank, in bytes, as text such as ``"16GiB"`` (1024s) or ``"16GB"`` (1000s), or
+            as a GPU such as ``"H100-80GB"`` (`octavo.planner.gpus.GPUS`); of several ranks the one
+            with the least counts. None: exactly as much as ``sequences`` of ``max_length`` need.
         page_size: tokens a page holds, at most the longest sequence. In the flat layouts pages
             grow until they cover a state.
         dtype: element type of the stored keys and values.
@@ -93,6 +95,8 @@ def plan(
         spec = _with_inputs(spec, _check("input_tokens", input_tokens, MAX_PAGES))
     spec = spec.in_context()
     wanted = None if max_length is None else _check("max_length", max_length, MAX_PAGES)
+    if memory is None and (wanted or spec.max_length) is None:
+        raise PlanError("max_length", None, "without memory, give the length of a sequence")
     tp = _check("tp", tp, None)
     request = PlanRequest(
         memory=available_memory(memory, utilization, weights, activations, other),
@@ -112,6 +116,8 @@ def plan(
         from octavo.planner.kernels import check_kernel
 
         check_kernel(kernel, request.page_size, order, request.stages)
+    if memory is None:
+        request = _with_enough(request._replace(wanted=wanted or spec.max_length))
     made = plan_ranks(request)
     if made is None:
         raise _too_small(request)
@@ -152,11 +158,9 @@ def memory_for(spec: ModelSpec, *, sequences: int, length: int, **options: Any) 
 
     Cost: some fifty plans.
     """
-    try:
-        plan(spec, 0, max_length=length, sequences=sequences, **options)
-    except BudgetTooSmall as error:
-        return error.need
-    raise AssertionError("nothing fits into no memory")
+    made = plan(spec, max_length=length, sequences=sequences, **options)
+    assert made.memory is not None
+    return made.memory.device
 
 
 def _with_inputs(spec: ModelSpec, length: int) -> ModelSpec:
@@ -187,50 +191,89 @@ def _check_words(spec: object, draft: object, order: object, layout: object) -> 
         raise PlanError("layout", layout, f"it must be one of {', '.join(get_args(Layout))}")
 
 
+def _with_enough(request: PlanRequest) -> PlanRequest:
+    """The request with the least memory of a device that is enough for it.
+
+    Raises:
+        PlanError: none is.
+    """
+    memory, need = request.memory, _least(request)
+    if need is None:
+        of = "the model's longest" if request.wanted is None else f"{request.wanted:,} tokens"
+        right = f"sequences of {of} take more than 2**31 token slots, or 2**63 bytes"
+        raise PlanError("sequences", request.sequences or 1, right)
+    device = memory.device_for(need)
+    left = available_memory(
+        device, memory.utilization, memory.weights, memory.activations, memory.other
+    )
+    return request._replace(memory=left._replace(given=memory.given))
+
+
 def _too_small(request: PlanRequest) -> PlanError:
     """What to raise where a request does not fit: how much would do, and what takes it."""
     from octavo.planner.solve import plan_ranks
 
-    memory = request.memory
-    need = _least(request)
-    if need is None:
-        of = "the model's longest" if request.wanted is None else f"{request.wanted:,} tokens"
-        right = f"sequences of {of} take more than 2**31 token slots, or 2**63 bytes"
-        return PlanError("sequences", request.sequences or 1, right)
-    enough = plan_ranks(request._replace(memory=memory._replace(available=need)))
+    larger = _with_enough(request)
+    enough = plan_ranks(larger)
     assert enough is not None
-    terms = _terms(enough, request)
+    terms, memory, device = _terms(enough, request), request.memory, larger.memory.device
     if memory.available != memory.device:
         terms = f"{memory.formula}; {terms}"
-    return BudgetTooSmall(memory.device_for(need), memory.device, terms)
+    return BudgetTooSmall(device, memory.device, f"{amount(device, up=True)}; {terms}")
 
 
 def _terms(enough: PoolPlan, request: PlanRequest) -> str:
     """What takes the memory of a plan that is just large enough."""
     assert enough.budget is not None
     size, null, used = enough.page_bytes, enough.budget.null_page, enough.usable_pages
-    many = f"{request.sequences} sequences" if (request.sequences or 1) > 1 else "one sequence"
-    length = "" if request.wanted is None else f" of {request.wanted} tokens"
+    many = counted(request.sequences or 1, "sequence")
+    length = f" of {counted(request.wanted or 1, 'token')}"
     if enough.packed:
-        return f"{null} bytes of null pages and {used} parents of {size} bytes for {many}{length}"
-    pages = f"{used + 1} pages (the null page and {used}) of {enough.page_size} tokens"
-    return f"{pages}, {size} bytes each, and alignment"
+        parents = f"{counted(used, 'parent')} of {exact(size)}"
+        return f"{exact(null)} of null pages and {parents} for {many}{length}"
+    pages = f"{used + 1:,} pages (the null page and {used:,}) of {enough.page_size} tokens"
+    return f"{pages}, {exact(size)} each, and alignment, for {many}{length}"
 
 
 def _least(request: PlanRequest) -> int | None:
-    """The fewest bytes for the cache that are enough; None: none are."""
+    """The fewest bytes for the cache that are enough; None: none are.
+
+    Looked for around what the sequences take of a larger memory, which mostly is the answer.
+    """
     from octavo.planner.solve import plan_ranks
 
+    def planned(size: int) -> PoolPlan | None:
+        return plan_ranks(request._replace(memory=request.memory._replace(available=size)))
+
     def falls_short(size: int) -> bool:
-        memory = request.memory._replace(available=size)
-        return plan_ranks(request._replace(memory=memory)) is None
+        return planned(size) is None
 
     low, high = 0, 2**16
-    while falls_short(high):
+    while (made := planned(high)) is None:
         if high == MAX_BYTES:
             return None
         low, high = high, min(2 * high, MAX_BYTES)
+    guess = max(low + 1, high - _spare(made, request))
+    step = 1
+    if falls_short(guess):
+        low = guess
+        while guess + step < high and falls_short(guess + step):
+            low, step = guess + step, 2 * step
+        high = min(high, guess + step)
+    else:
+        high = guess
+        while guess - step > low and not falls_short(guess - step):
+            high, step = guess - step, 2 * step
+        low = max(low, guess - step)
     return 1 + largest(falls_short, high - 1, low)
+
+
+def _spare(made: PoolPlan, request: PlanRequest) -> int:
+    """Bytes of a plan's memory that the sequences wanted do not take."""
+    assert made.budget is not None
+    many, in_flight = request.sequences or 1, request.sequences is not None
+    taken = parents(made, many, request.wanted or 1, in_flight=in_flight)
+    return made.budget.remainder + (made.usable_pages - taken) * made.page_bytes
 
 
 def _check(name: str, value: object, high: int | None) -> int:

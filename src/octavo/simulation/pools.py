@@ -8,7 +8,7 @@ from octavo.cache.policies import POLICIES
 from octavo.errors import BudgetTooSmall, LengthError, PlanError
 from octavo.model.spec import ModelSpec
 from octavo.planner.budget import parse_memory
-from octavo.planner.explain import amount
+from octavo.planner.figures import amount
 from octavo.planner.request import Plan, memory_for, plan
 from octavo.simulation.requests import Trace
 from octavo.simulation.settings import Setting

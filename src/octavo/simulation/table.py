@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.planner.explain import amount
+from octavo.planner.figures import amount
 from octavo.simulation.pools import TooSmall
 from octavo.simulation.report import Outcome, Run
 from octavo.simulation.requests import BLOCK, Trace

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_CONFIG_BYTES = 64 * 2**20
+_HUB = "of a model on a hub, save its config.json first and give that file"
 
 
 def load_config(path: str | PathLike[str]) -> dict[str, Any]:
@@ -41,8 +42,7 @@ def load_config(path: str | PathLike[str]) -> dict[str, Any]:
             raise ConfigError("path", str(file), right)
         config = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_once)
     except FileNotFoundError:
-        right = "there is no such file here; of a model on a hub, save its config.json first"
-        raise ConfigError("path", str(file), right) from None
+        raise ConfigError("path", str(path), _missing(Path(path))) from None
     except OSError as error:
         raise ConfigError("path", str(file), error.strerror or "cannot be read") from None
     except (ValueError, RecursionError) as error:
@@ -52,6 +52,23 @@ def load_config(path: str | PathLike[str]) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ConfigError("path", str(file), "a config is a JSON object")
     return _with_quantisation(config, file)
+
+
+def _missing(path: "Path") -> str:
+    """What is not there, and what to do where it looks like the name of a model on a hub."""
+    if path.is_dir():
+        return "the folder has no config.json"
+    if looks_like_hub_name(str(path)):
+        return f"there is no such folder here; {_HUB}"
+    where = "" if path.parent.is_dir() else f", nor a folder {str(path.parent)!r}"
+    return f"there is no such file or folder{where}"
+
+
+def looks_like_hub_name(name: str) -> bool:
+    """Whether it may be ``organisation/model``. O(1)."""
+    organisation, _, model = name.partition("/")
+    plain = all(part and not part.startswith(".") for part in (organisation, model))
+    return plain and "/" not in model and not model.endswith((".json", ".gguf"))
 
 
 def _with_quantisation(config: dict[str, Any], file: "Path") -> dict[str, Any]:

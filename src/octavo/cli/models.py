@@ -1,0 +1,38 @@
+"""The model that a command's CONFIG names, under the name people know it by."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from octavo.checkpoints import hub
+from octavo.model.configs.weights import WeightsFound, weights_beside
+from octavo.model.spec import ModelSpec
+
+
+def read_model(config: str) -> ModelSpec:
+    """What the model of a file, a folder or a pulled name keeps; a note says how it was read.
+
+    Raises:
+        ConfigError: it cannot be read, or is of an unknown architecture.
+        ModelError: the named model has not been pulled.
+    """
+    spec, name = ModelSpec.from_config(_path(config)), _title(config)
+    if spec.name == name:
+        return spec
+    return replace(spec, name=name, notes=(f"{name} is read as {spec.name}", *spec.notes))
+
+
+def read_weights(config: str) -> WeightsFound | None:
+    """The weights that lie beside it."""
+    return weights_beside(_path(config))
+
+
+def _title(config: str) -> str:
+    """What people call it: its name, or that of the file, or of the folder of ``config.json``."""
+    path = Path(config)
+    if path.suffix not in (".json", ".gguf") or path.stem in ("config", "params"):
+        return (path if path.suffix not in (".json", ".gguf") else path.parent).resolve().name
+    return path.stem
+
+
+def _path(config: str) -> str | Path:
+    return hub.find(config) if config in hub.MODELS else config
