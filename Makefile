@@ -58,11 +58,12 @@ format: $(DEV)  ## let ruff format and mend what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-help-texts: $(ENGINE)  ## write what docs/ quotes and draws anew: help texts, models, figures, pictures
+help-texts: $(DEV)  ## write what docs/ quotes and draws anew: help texts, figures, pictures, notebooks
 	@$(BIN)/python docs/help_texts.py --write
 	@$(BIN)/python docs/model_table.py --write
 	@$(BIN)/python docs/performance.py --write
 	@$(BIN)/python docs/draw_pictures.py --write
+	@$(BIN)/python docs/run_notebooks.py --write
 
 clean:  ## remove the environment and what the tools left
 	rm -rf $(VENV) build dist src/octavo/core/__compiled__ .hypothesis .mypy_cache .pytest_cache .ruff_cache

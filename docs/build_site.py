@@ -5,6 +5,7 @@ of docs/ is brought along: pages such as the changelog as pages, any other file 
 gets `pages` (what is built) and `site` (what is to be read); any warning ends the build.
 """
 
+import json
 import os
 import re
 import shutil
@@ -26,6 +27,8 @@ LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 def place(path: Path) -> Path:
     """Where a file of the repository lies in the site's pages."""
     name = path.relative_to(ROOT).as_posix()
+    if path.suffix == ".ipynb":
+        return path.relative_to(DOCS).with_suffix(".md")
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS)
     if name in BROUGHT:
@@ -47,14 +50,32 @@ def relink(text: str, source: Path, pages: Path) -> str:
     return LINK.sub(link, text)
 
 
+def read(source: Path) -> str:
+    """A page's text; a notebook's cells, with what they printed under them."""
+    text = source.read_text(encoding="utf-8")
+    if source.suffix != ".ipynb":
+        return text
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        if cell["cell_type"] == "markdown":
+            parts.append("".join(cell["source"]))
+        else:
+            printed = "".join("".join(output["text"]) for output in cell["outputs"])
+            parts.append(f"```python\n{''.join(cell['source'])}\n```")
+            parts += [f'```text title="prints"\n{printed}```'] if printed else []
+    return "\n\n".join(parts)
+
+
 def stage(folder: Path) -> None:
     """Writes the pages and the generator's settings into ``folder``."""
     pages = folder / "pages"
     shutil.rmtree(pages, ignore_errors=True)
-    shutil.copytree(DOCS, pages, ignore=shutil.ignore_patterns("*.py", "__pycache__", "*.toml"))
+    ignored = shutil.ignore_patterns("*.py", "__pycache__", "*.toml", "*.ipynb")
+    shutil.copytree(DOCS, pages, ignore=ignored)
     shutil.copyfile(DOCS / "zensical.toml", folder / "zensical.toml")
-    for source in [*DOCS.rglob("*.md"), *(ROOT / name for name in BROUGHT)]:
-        text = relink(source.read_text(encoding="utf-8"), source, pages)
+    sources = [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"), *(ROOT / name for name in BROUGHT)]
+    for source in sources:
+        text = relink(read(source), source, pages)
         (pages / place(source)).write_text(text, encoding="utf-8")
 
 

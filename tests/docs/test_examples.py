@@ -12,7 +12,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+import nbformat
 import pytest
+import run_notebooks
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -101,6 +103,16 @@ def test_examples_with_model(page, monkeypatch, tmp_path):
     """The same for pages with blocks that generate text."""
     monkeypatch.chdir(tmp_path)
     _run(page)
+
+
+def test_notebooks():
+    """The notebooks run from start to end, each in a kernel, and print what is kept in them."""
+    paths = sorted(run_notebooks.FOLDER.glob("*.ipynb"))
+    kept = "".join(run_notebooks.printed(nbformat.read(path, as_version=4)) for path in paths)
+    command = [sys.executable, run_notebooks.__file__]  # apart: a kernel's client warns at its end
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
+
+    assert (0, kept) == (run.returncode, run.stdout), run.stderr
 
 
 def _words(block: Block, program: str) -> list[list[str]]:
