@@ -8,5 +8,8 @@ Importing this package imports no backend.
 from octavo.attention.base import Attended
 from octavo.attention.parameters import Parameters
 from octavo.attention.registry import Backend, backend, backends, best
+from octavo.lazy import on_use
 
 __all__ = ["Attended", "Backend", "Parameters", "backend", "backends", "best"]
+
+__getattr__ = on_use(__name__)

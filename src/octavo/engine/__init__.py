@@ -4,9 +4,10 @@
 the package loads neither torch nor transformers; using one of its names does.
 """
 
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from octavo.lazy import on_use
 
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine, EngineStats
@@ -29,12 +30,7 @@ _HOMES = {
     "SamplingParams": "sampling",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__ = on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

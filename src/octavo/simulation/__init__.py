@@ -4,6 +4,7 @@
 `TimeModel`; both return a `Run`. Needs NumPy alone; `octavo.simulation.charts` needs matplotlib.
 """
 
+from octavo.lazy import on_use
 from octavo.simulation.replay import replay
 from octavo.simulation.report import Outcome, Run, as_dict
 from octavo.simulation.requests import Trace, TraceRequest
@@ -28,3 +29,5 @@ __all__ = [
     "replay",
     "serve",
 ]
+
+__getattr__ = on_use(__name__)

@@ -3,9 +3,10 @@
 Importing the package does not load torch; using one of its names does, but for `copy_pages`.
 """
 
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from octavo.lazy import on_use
 
 if TYPE_CHECKING:
     from octavo.storage.addresses import PageIndex
@@ -48,12 +49,7 @@ _HOMES = {
     "save_prefix": "prefixes",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__ = on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

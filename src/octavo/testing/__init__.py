@@ -8,6 +8,7 @@ plain data. `check_kernel` compares any paged attention with the oracle.
 ``python -m octavo.testing --rules N --seed S`` is the long run.
 """
 
+from octavo.lazy import on_use
 from octavo.testing.casedata import CaseFailed
 from octavo.testing.cases import run_case
 from octavo.testing.conformance import KernelMismatch, KernelReport, check_kernel
@@ -40,3 +41,5 @@ __all__ = [
     "stress",
     "unowned_slots",
 ]
+
+__getattr__ = on_use(__name__)

@@ -6,9 +6,10 @@ operators; `PagedSession` runs either decoder over an `octavo.Cache`. All need `
 are imported on use: the operator in NumPy, in `octavo.integrations.onnx.op`, needs none of it.
 """
 
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from octavo.lazy import on_use
 
 if TYPE_CHECKING:
     from octavo.integrations.onnx.decoder import Decoder
@@ -34,12 +35,7 @@ _HOMES = {
     "write_decoder": "export",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """The names that are imported on use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
