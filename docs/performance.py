@@ -121,6 +121,13 @@ def pool_size() -> str:
     return table(["ms per step", "best", "median"], rows)
 
 
+def prefix() -> str:
+    """Questions about one text, by cache."""
+    rows = [re.split("  +", line) for line in lines("prefix") if line.startswith("one ")]
+    head = ["questions, cache", "s", "tokens per s", "first token, s", "MiB kept"]
+    return table(head, [[f"{row[0]}: {row[1]}", *row[2:]] for row in rows])
+
+
 def packing() -> str:
     """What packed plans promise, and what was held."""
     rows = [line.split() for line in lines("packing") if line.endswith("%")]
@@ -140,6 +147,7 @@ def listed(missed: list[str]) -> str:
 FIGURES: dict[str, Callable[[], str]] = {
     "speed": lambda: f"{machine('speed')}\n{speed()[0]}",
     "attention": lambda: f"{machine('attention')}\n{attention()[0]}",
+    "prefix": lambda: f"{machine('prefix')}\n{prefix()}",
     "generate": lambda: f"{machine('generate')}\n{generate()[0]}",
     "active prefix": lambda: f"{machine('active_prefix')}\n{active_prefix()}",
     "pool size": lambda: f"{machine('pool_size')}\n{pool_size()}",
