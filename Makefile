@@ -19,10 +19,10 @@ export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-pure lint types docs site bench pull format help-texts clean
+.PHONY: help demo test test-pure lint types docs site bench wheels release-check pull format help-texts clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
 
 demo: pull  ## set up, fetch the model once and let it chat, with the cache and without
 	@$(BIN)/octavo demo
@@ -50,6 +50,12 @@ site: $(DEV)  ## build the documentation as a site in build/site; any warning is
 
 bench: $(DEV) pull  ## run the benchmarks and print their results
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+wheels:  ## build the source distribution and both wheels in dist/
+	@$(PYTHON) .ci/release.py build
+
+release-check: wheels  ## install them in fresh environments, with and without a compiler, and try them
+	@$(PYTHON) .ci/release.py check $(PYTHONS)
 
 pull: $(ENGINE)  ## fetch the model into the user's cache folder (once)
 	@$(BIN)/octavo pull $(MODEL) >/dev/null

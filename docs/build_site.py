@@ -18,6 +18,7 @@ DOCS = ROOT / "docs"
 BROUGHT = {  # pages from outside of docs/, and their names in the site
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
     "examples/dual_ar/README.md": "dual-ar.md",
 }
