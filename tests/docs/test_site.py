@@ -4,6 +4,9 @@ import re
 
 import build_site
 
+import octavo
+import octavo.errors
+
 
 def test_site_builds(tmp_path):
     """Every page is in the site, its links lead somewhere, and nothing is loaded from elsewhere."""
@@ -37,3 +40,11 @@ def test_links_out_of_docs_are_brought_along(tmp_path):
     ) == build_site.relink(text, page, tmp_path / "pages")
     copied = tmp_path / "pages/files/src/octavo/slots.py.txt"
     assert (build_site.ROOT / "src/octavo/slots.py").read_bytes() == copied.read_bytes()
+
+
+def test_reference_has_every_name():
+    """Each name of the package stands on the page of the package, or is an error on theirs."""
+    page = (build_site.DOCS / "api/octavo.md").read_text("utf-8")
+    shown = set(re.findall(r"^::: octavo\.(\w+)$", page, re.MULTILINE))
+
+    assert set(octavo.__all__) - set(octavo.errors.__all__) == shown
