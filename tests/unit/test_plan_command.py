@@ -282,7 +282,7 @@ def test_names_in_a_picture():
 @pytest.mark.parametrize("made", PLANS)
 def test_the_page_is_self_contained(made):
     """Well-formed, without scripts or anything to fetch; names are text, never markup."""
-    page, outline = render(made, ["a & b"], [["size", "n"], ["1", "2"]]), Outline()
+    page, outline = render(made, None, [["size", "n"], ["1", "2"]], ["a & b"]), Outline()
     outline.feed(page)
     text = " ".join(outline.text)
 
@@ -305,3 +305,18 @@ def test_the_page_is_written(plan, tmp_path):
     assert page.startswith("<!doctype html>")
     assert "5 sequences of 512 tokens" in page
     assert ">int4, scale per head</td>" in page
+
+
+def test_the_page_has_what_the_text_has(plan, tmp_path):
+    """Ranks on a card, what columns mean and why a row is missing; a phone names each cell."""
+    target = tmp_path / "plan.html"
+    words = ["--memory", "1MiB", "--weights", "600KiB", "--tp", 2, "--max-len", 100]
+    assert 0 == plan(*words, "--compare", "tp", "--html", target)[0]
+    page = target.read_text(encoding="utf-8")
+
+    assert "<b>tp 2</b>" in page
+    assert "bytes are of one rank" in page
+    assert '<p class="soft">tp 1: nothing fits' in page
+    cells = re.findall(r"<td[^>]*>", page)
+    assert cells
+    assert all("data-of=" in cell for cell in cells)

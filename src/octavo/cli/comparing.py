@@ -197,11 +197,16 @@ def _name(row: Row, choice: str) -> str:
 
 
 def lines(found: Sequence[Row], choice: str) -> list[str]:
-    """The table as text, and below it what its words mean and why a plan is left out. O(rows)."""
-    refused = [f"{row['choice']}: {row['refused']}" for row in found if "refused" in row]
-    notes = []
+    """The table as text, and below it its notes. O(rows)."""
+    return [*figures.table(table(found, choice)), *notes(found, choice)]
+
+
+def notes(found: Sequence[Row], choice: str) -> list[str]:
+    """What the words of the table mean, and why a plan is left out. O(rows)."""
+    refused = [f"{choice} {row['choice']}: {row['refused']}" for row in found if "refused" in row]
+    words = []
     if choice == "page-size":
-        notes = ["(lost: half a page per group; table entries: pages of a longest sequence)"]
+        words = ["(lost: half a page per group; table entries: pages of a longest sequence)"]
     if choice == "tp":
-        notes = ["(bytes are of one rank; weights are divided among the ranks)"]
-    return [*figures.table(table(found, choice)), *notes, *refused]
+        words = ["(bytes are of one rank; weights are divided among the ranks)"]
+    return [*words, *refused]

@@ -38,7 +38,7 @@ dl { margin: 0; } dt { color: var(--soft); margin-top: .6rem; }
 dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 @media (min-width: 44rem) { dl { display: grid; grid-template-columns: 8rem 1fr; gap: .35rem 1rem; }
   dt { margin: 0; } }
-@media (max-width: 44rem) { th { display: none; } tr { display: block; padding: .5rem 0;
+@media (max-width: 44rem) { thead { display: none; } tr { display: block; padding: .5rem 0;
   border-bottom: 1px solid var(--line); } td, td.n { display: flex; justify-content: space-between;
   gap: 1rem; padding: .1rem 0; border: 0; text-align: right; white-space: normal; }
   td::before { content: attr(data-of); color: var(--soft); text-align: left; }
@@ -73,7 +73,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
         return f"<tr>{''.join(text)}</tr>"
 
     body = "".join(row("td", line) for line in lines)
-    return f'<div class="scroll"><table>{row("th", head)}{body}</table></div>'
+    top = f"<thead>{row('th', head)}</thead>"
+    return f'<div class="scroll"><table>{top}<tbody>{body}</tbody></table></div>'
 
 
 def terms(lines: Iterable[tuple[str, str]]) -> str:

@@ -194,7 +194,7 @@ def run(options: argparse.Namespace) -> int:
         from octavo.cli.plan_page import render
 
         compared = comparing.table(rows, choice) if choice else []
-        page = render(plan, answer(plan, wish), compared)
+        page = render(plan, wish, compared, comparing.notes(rows, choice) if choice else [])
         Path(options.html).write_text(page, encoding="utf-8")
         print(f"wrote {options.html}")
     else:

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from octavo.cli import html
 from octavo.planner import explain, figures, sizes
+from octavo.planner.answer import answer, machine
 from octavo.planner.plan import GroupPlan, Plan
+from octavo.planner.wish import Wish
 
 _STYLE = """
 .bar { display: flex; height: 4.5rem; width: 100%; border-radius: .4rem; overflow: hidden;
@@ -131,57 +133,73 @@ def _percent(size: int, total: int) -> str:
     return f"{tenths // 10}.{tenths % 10} %" if tenths else "< 0.1 %"
 
 
-def _facts(plan: Plan) -> Iterable[tuple[str, str]]:
+def _facts(plan: Plan, wish: Wish | None) -> Iterable[tuple[str, str]]:
+    """What each card tells, and its figure."""
     longest = plan.max_length or plan.tokens
-    yield f"sequences of {longest:,} tokens", explain.hundredths(plan, longest)
+    yield _fitting(plan, wish, longest)
     late = sizes.bytes_per_token_beyond_windows(plan)
-    if late:
-        yield "tokens of one sequence", f"{plan.tokens:,}"
-    yield "bytes a token", f"{plan.bytes_per_token:,}"
+    if late and plan.memory is not None and plan.memory.given:
+        yield "tokens, as one sequence", f"{plan.tokens:,}"
+    yield "bytes per token", f"{plan.bytes_per_token:,}"
     if late != plan.bytes_per_token:
-        yield "bytes a token beyond windows", f"{late:,}"
-    if sizes.fixed_bytes_per_sequence(plan):
-        yield (
-            "whatever the length, a sequence",
-            figures.amount(sizes.fixed_bytes_per_sequence(plan)),
-        )
+        yield "bytes per token beyond windows", f"{late:,}"
+    if fixed := sizes.fixed_bytes_per_sequence(plan):
+        yield "per sequence, whatever its length", figures.amount(fixed)
+    if plan.tp > 1 or plan.stages:
+        shares = [f"tp {plan.tp}"] if plan.tp > 1 else []
+        shares += [f"pp {len(plan.stages)}"] if plan.stages else []
+        yield "ranks; bytes are of one of them", ", ".join(shares)
+
+
+def _fitting(plan: Plan, wish: Wish | None, longest: int) -> tuple[str, str]:
+    """The first card: how many fit, or what those asked for need."""
+    if wish is None:
+        return f"sequences of {longest:,} tokens", explain.hundredths(plan, longest)
+    asked = f"{figures.counted(wish.sequences, 'sequence')} of {wish.length:,} tokens"
+    if not wish.device.given:
+        return f"for {asked}", figures.amount(wish.memory, up=True)
+    most = wish.max_sequences
+    return (f"sequences of {wish.length:,} tokens; {wish.sequences:,} asked for", f"{most:,} fit")
 
 
 def render(
-    plan: Plan, remarks: Sequence[str], compared: Sequence[Sequence[str]], title: str = ""
+    plan: Plan,
+    wish: Wish | None = None,
+    compared: Sequence[Sequence[str]] = (),
+    notes: Sequence[str] = (),
 ) -> str:
     """The page as text.
 
     Args:
-        plan: with bytes.
-        remarks: sentences shown below the figures.
+        plan: with bytes; with a wish what `octavo.planner.wish.plan_wish` made of it.
+        wish: what was asked for, or None.
         compared: cells of a table of further plans with its header; empty: none.
-        title: what to call the model beside its type.
+        notes: sentences below that table.
 
     Cost: O(layers).
     """
+    assert plan.memory is not None
     name = plan.spec.name if plan.spec else "pages"
-    name = f"{title} ({name})" if title and title != name else name
-    device = figures.amount(plan.memory.device) if plan.memory else ""
-    longest = plan.max_length or plan.tokens
+    asked, longest = wish.device if wish else plan.memory, plan.max_length or plan.tokens
+    where = machine(plan, asked)
+    heading = f"The KV cache of {name}" + (f" in {where}" if where else "")
+    size = figures.amount(plan.memory.device, up=not plan.memory.given)
+    if asked.device != plan.memory.device:
+        size = f"the {size} that would be enough"
     shared = f", as sequences of {longest:,} tokens share it" if len(plan.groups) > 1 else ""
     sections = [
         html.paragraphs([f"Pages of {explain.choices(plan)}"], "soft"),
-        html.cards(_facts(plan)),
-        html.paragraphs(remarks),
-        f"<h2>Where {device} go{shared}</h2>{_bar(memory_pieces(plan))}",
+        html.cards(_facts(plan, wish)),
+        html.paragraphs(answer(plan, wish)),
+        f"<h2>Where {size} go{shared}</h2>{_bar(memory_pieces(plan))}",
         f"<h2>One sequence of {longest:,} tokens</h2>{_bar(sequence_pieces(plan), thin=True)}"
         if len(plan.groups) > 1
         else "",
         f"<h2>Groups of layers</h2>{html.table(explain.group_rows(plan))}",
         html.paragraphs([explain.note(plan)], "soft"),
         f"<h2>Compared</h2>{html.table(compared)}" if compared else "",
+        html.paragraphs(notes, "soft"),
         f"<h2>The arithmetic</h2>{html.terms(explain.terms(plan))}",
     ]
-    return html.page(
-        f"{name} in {device}",
-        f"The KV cache of {name} in {device}",
-        "\n".join(sections),
-        _STYLE,
-        "Made by octavo plan; every byte is accounted for.",
-    )
+    made = "Made by octavo plan; every byte is accounted for."
+    return html.page(heading, heading, "\n".join(sections), _STYLE, made)

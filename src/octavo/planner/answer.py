@@ -39,11 +39,11 @@ def _what(plan: PoolPlan, memory: Memory) -> str:
     """Model, element type, ranks and the memory of each."""
     assert plan.spec is not None
     assert plan.elements is not None
-    machine = _machine(plan, memory)
-    return f"{plan.spec.name}, {plan.elements.kv.name} cache" + (f", {machine}" if machine else "")
+    where = machine(plan, memory)
+    return f"{plan.spec.name}, {plan.elements.kv.name} cache" + (f", {where}" if where else "")
 
 
-def _machine(plan: PoolPlan, memory: Memory) -> str:
+def machine(plan: PoolPlan, memory: Memory) -> str:
     """``8 x H200-141GB (tp 8)``, ``one L4-24GB``, ``2 ranks of 80 GiB (tp 2)``, ``16 GiB``."""
     ranks, size = _ranks(plan), memory.gpu or amount(memory.device)
     if ranks == 1:
