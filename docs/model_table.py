@@ -49,7 +49,7 @@ TITLES = {
     "windowed": "Windows, chunks, shared layers",
     "pruned": "Layers as a list says",
     "looped": "Layers that run several times",
-    "latent": "One compressed row a token",
+    "latent": "One compressed row per token",
     "sparse": "Indexers, rows of several tokens",
     "hybrid": "States of constant size",
     "inkling": "Attention behind short convolutions",

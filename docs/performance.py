@@ -153,7 +153,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "pool size": lambda: f"{machine('pool_size')}\n{pool_size()}",
     "index": lambda: f"{machine('index')}\n{index()[0]}",
     "packing": lambda: f"{machine('packing')}\n{packing()}",
-    "claims": lambda: claims("import_time", "planning", "simulate", "traces"),
+    "claims": lambda: claims("prefix", "import_time", "planning", "simulate", "traces"),
     "missed: speed": lambda: listed(speed()[1]),
     "missed: attention": lambda: listed(attention()[1]),
     "missed: generate": lambda: listed(generate()[1]),

@@ -1,6 +1,7 @@
 """The site is built from the pages without a warning, and asks no network for anything."""
 
 import re
+import tomllib
 
 import build_site
 
@@ -23,6 +24,20 @@ def test_site_builds(tmp_path):
         )
     ]
     assert [] == loaded
+
+
+def test_navigation_has_every_page():
+    """Each page and notebook stands in the navigation once, and nothing else does."""
+    nav = tomllib.loads((build_site.DOCS / "zensical.toml").read_text("utf-8"))["project"]["nav"]
+
+    def listed(entries):
+        for entry in entries:
+            for value in entry.values():
+                yield from listed(value) if isinstance(value, list) else [value]
+
+    sources = [path for kind in ("*.md", "*.ipynb") for path in build_site.DOCS.rglob(kind)]
+    pages = [build_site.place(path).as_posix() for path in sources]
+    assert sorted([*pages, *build_site.BROUGHT.values()]) == sorted(listed(nav))
 
 
 def test_links_out_of_docs_are_brought_along(tmp_path):

@@ -174,7 +174,7 @@ class KeyValues:
 
 
 class LatentRows:
-    """One row a token: a latent with its position part, or an indexer's key.
+    """One row per token: a latent with its position part, or an indexer's key.
 
     In 8 bits each `octavo.planner.components.LATENT_TILE` elements have a scale; the position part
     is kept in bf16.

@@ -10,7 +10,7 @@ from octavo.model.layers import Attention, Layer
 
 
 def blocks(fields: Fields) -> list[Layer]:
-    """``block_configs`` says of each block whether it attends, and with how many heads a group."""
+    """``block_configs`` says of each block whether it attends, with how many heads per group."""
     listed = fields.listed("block_configs")
     if len(listed) != fields.layers:
         raise ConfigError("block_configs", listed, f"it must list all {fields.layers} layers")

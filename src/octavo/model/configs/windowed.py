@@ -182,7 +182,7 @@ def llama4(fields: Fields) -> list[Layer]:
 
 
 def gpt_oss(fields: Fields) -> list[Layer]:
-    """Alternating windows; every layer has one learned sink logit a head."""
+    """Alternating windows; every layer has one learned sink logit per head."""
     return [replace(cast("Attention", kind), sink_logits=True) for kind in alternating(fields)]
 
 
