@@ -183,6 +183,11 @@ def test_layers_are_those_of_the_spec():
 REFUSED = [
     ({"model_type": None}, "model_type", "is None; exported are gemma, gemma2"),
     ({"model_type": "olmo"}, "model_type", "is 'olmo'; exported are"),
+    (
+        {"model_type": "gpt_oss", "num_local_experts": 32},
+        "model_type",
+        "its num_local_experts make another feed-forward than is exported here; exported are",
+    ),
     ({"model_type": ["llama"]}, "model_type", "is .'llama'.; exported are"),
     ({"architectures": ["LlamaForTokenClassification"]}, "architectures", "LlamaForCausalLM"),
     ({"architectures": 3}, "architectures", "LlamaForCausalLM"),

@@ -8,7 +8,6 @@ import pytest
 import octavo
 from octavo import (
     Attention,
-    Cache,
     Compressed,
     ConfigError,
     Cross,
@@ -182,24 +181,29 @@ def test_an_indexers_type_is_checked():
 
 
 def test_a_row_stands_for_several_tokens():
-    """Bytes a token are its part of the row; pages hold rows, and only whole rows are kept."""
+    """Bytes a token are its part of the row; pages hold the rows of their tokens."""
     spec = ModelSpec("c", (Compressed(4, 8), Compressed(16, 8), Attention(1, 8, 8)), 4096)
     plan = octavo.plan(spec, "1MiB")
 
     assert 4 + 1 + 32 == plan.bytes_per_token
     assert ["full", "every_4", "every_16"] == list(plan.groups)
-    assert [32, 8, 2] == [g.steady_pages(512, 16) for g in plan.groups.values()]
+    assert [32, 32, 32] == [g.steady_pages(512, 16) for g in plan.groups.values()]
+    assert [16 * 32, 4 * 16, 1 * 16] == [g.kept_bytes for g in plan.groups.values()]
     assert 512 * 32 + 128 * 16 + 32 * 16 == sizes.kept_bytes(plan, 512)
-    assert 0 == plan.groups["every_16"].steady_pages(15, 16)
+    assert 31 // 16 * 16 + 31 // 4 * 16 + 31 * 32 == sizes.kept_bytes(plan, 31)
     assert "a row for every 16 tokens" in plan.explain()
 
 
-def test_rows_of_several_tokens_are_not_held_by_a_cache():
-    """They are planned; a cache of them is refused, and never counted as a row a token."""
-    plan = octavo.plan(one(Compressed(4, 8), 64), "1MiB")
+def test_pages_of_rows_of_many_tokens():
+    """Where a page's tokens are no whole rows, its rows are those of the fewest pages that are."""
+    spec = ModelSpec("c", (Compressed(24, 8), Attention(1, 8, 8)), 4096)
+    plan = octavo.plan(spec, "1MiB")
 
-    with pytest.raises(PlanError, match="planned here, and kept by no cache yet"):
-        Cache(plan)
+    assert (2 * 16, 96 // 48) == (
+        plan.groups["every_24"].kept_bytes,
+        plan.groups["every_24"].steady_pages(96, 16),
+    )
+    assert 512 // 24 * 16 + 512 * 32 == sizes.kept_bytes(plan, 512)
 
 
 @pytest.mark.parametrize("fields", [(1, 8), (4, 0), (4, 0, 8, 8), (4, -1)])

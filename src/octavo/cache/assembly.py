@@ -1,4 +1,9 @@
-"""The core of a cache, put together from its plan."""
+"""The core of a cache, put together from its plan.
+
+The core counts tokens: rows that stand for several of them come and go with their tokens' pages.
+"""
+
+from math import lcm
 
 from octavo.cache.policies import Policy, find_policy
 from octavo.checks import check_int
@@ -23,13 +28,14 @@ def assemble(
     """An empty core of ``rows`` rows. O(1): memory is touched when it is used.
 
     Raises:
-        PlanError: no such policy, more slots than int32 has, or rows of several tokens.
+        PlanError: no such policy, more slots than int32 has, or pages that part a row's tokens.
         LengthError: the policy's lanes are out of range.
     """
     plans = list(plan.groups.values())
-    if any(group.lifetime.form == "rows" for group in plans):
-        right = "rows that stand for several tokens are planned here, and kept by no cache yet"
-        raise PlanError("groups", list(plan.groups), right)
+    every = lcm(*(group.every for group in plans))
+    if plan.page_size % every:
+        right = f"rows stand for up to {every} tokens: pages of {every}, or a multiple, hold them"
+        raise PlanError("page_size", plan.page_size, right)
     ids, places = Arena(rows, 2 * plan.num_pages * plan.page_size), Places(rows)
     index = PrefixIndex(plan.page_size, len(plans), ids, plan.num_pages - 1)
     pool = _make_pool(plan, plans, index, find_policy(policy))
@@ -73,6 +79,6 @@ def _make_group(
     window = min(lifetime.window, NEVER) if isinstance(lifetime, Window) else 0
     chunk = min(lifetime.chunk, NEVER) if isinstance(lifetime, Chunked) else 0
     sinks = min(-(-lifetime.sinks // size), NEVER)
-    keeps, units = lifetime.form, rollback + 1
+    keeps, units = "tokens" if plan.grows else lifetime.form, rollback + 1
     parts = plan.parts if keeps == "state" else 1
     return Group(number, keeps, window, chunk, sinks, parts, units, size, rows, pool, places)

@@ -81,6 +81,9 @@ class Latent:
 class Compressed:
     """A layer that keeps one row for every few tokens.
 
+    A cache counts tokens: a row's slot is that of any of its tokens divided by ``every``, of which
+    ``page_size`` must be a multiple there.
+
     Attributes:
         every: tokens that one row stands for; fewer than so many leave none.
         rank: elements of the row without positions; 0: there is an indexer's key alone.

@@ -5,6 +5,7 @@ columns a sequence must still hold, which columns a prefix hit needs, and how fa
 """
 
 from dataclasses import dataclass
+from math import gcd, lcm
 from typing import Literal
 
 import numpy as np
@@ -45,6 +46,10 @@ class Lifetime:
         """The place in a page of all positions where `floor` comes to a new page; None: various."""
         del page_size
         return 0
+
+    def units(self, page_size: int) -> int:
+        """What a page holds at most: tokens, or rows that stand for several of them."""
+        return page_size
 
     @property
     def sinks(self) -> int:
@@ -130,14 +135,22 @@ class Chunked(Lifetime):
 
 @dataclass(frozen=True, slots=True)
 class Rows(Lifetime):
-    """A row for every ``every`` tokens, as long as its sequence lives; a page holds rows."""
+    """A row for every ``every`` tokens, as long as its sequence lives.
+
+    A page holds the rows of ``page_size`` tokens, or where that is no whole number of them, of the
+    fewest pages' tokens that is one.
+    """
 
     every: int = 1
 
+    def units(self, page_size: int) -> int:
+        """Rows a page holds."""
+        return page_size // gcd(page_size, self.every)
+
     def steady_pages(self, length: int, page_size: int, spare: int = 0) -> int:
-        """Pages of the rows that are whole. O(1)."""
+        """Pages whose tokens have begun. O(1)."""
         del spare
-        return -(-(length // self.every) // page_size)
+        return -(-length // lcm(page_size, self.every))
 
 
 FULL = Lifetime()

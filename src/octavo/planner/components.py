@@ -20,7 +20,7 @@ from octavo.model.layers import (
     Shared,
     State,
 )
-from octavo.model.lifetimes import group_name
+from octavo.model.lifetimes import group_name, lifetime_of
 from octavo.model.spec import ModelSpec
 
 Order = Literal["token", "head"]
@@ -167,7 +167,7 @@ def _parts(
     if isinstance(kind, State):
         yield from _state(kind, elements)
     elif isinstance(kind, Latent | Compressed):
-        yield from _latent(kind, elements, page_size)
+        yield from _latent(kind, elements, lifetime_of(kind).units(page_size))
     elif not isinstance(kind, Shared):
         yield from _attention(kind, elements, page_size, order)
 
@@ -196,7 +196,7 @@ def _indexer(size: int, elements: Elements, page_size: int) -> Iterator[tuple[st
 
 
 def _latent(
-    kind: Latent | Compressed, elements: Elements, page_size: int
+    kind: Latent | Compressed, elements: Elements, rows: int
 ) -> Iterator[tuple[str, DType, Shape]]:
     """A row of latent and position part; in fp8 the latent has a scale for each tile of it.
 
@@ -205,15 +205,15 @@ def _latent(
     if not kind.rank:
         pass  # an indexer's key alone
     elif elements.kv.bits > 8:
-        yield "latent", elements.kv, (page_size, kind.rank + kind.rope)
+        yield "latent", elements.kv, (rows, kind.rank + kind.rope)
     elif elements.kv.name.startswith("fp8"):
-        yield "latent", elements.kv, (page_size, kind.rank)
-        yield "latent_scale", _FP32, (page_size, -(-kind.rank // LATENT_TILE))
+        yield "latent", elements.kv, (rows, kind.rank)
+        yield "latent_scale", _FP32, (rows, -(-kind.rank // LATENT_TILE))
         if kind.rope:
-            yield "rope", _BF16, (page_size, kind.rope)
+            yield "rope", _BF16, (rows, kind.rope)
     else:
         raise PlanError("dtype", elements.kv.name, "latents are kept in fp8 or wider")
-    yield from _indexer(kind.indexer, elements, page_size)
+    yield from _indexer(kind.indexer, elements, rows)
 
 
 def _state(kind: State, elements: Elements) -> Iterator[tuple[str, DType, Shape]]:

@@ -137,7 +137,7 @@ def group_rows(plan: PoolPlan) -> list[list[str]]:
     rows = [[*head, "pages per parent"] if plan.packed else head]
     for group in plan.groups.values():
         usable = plan.usable_pages * group.pages_per_parent
-        size = group.kept_bytes // plan.page_size
+        size = group.unit_bytes(plan.page_size)
         token = "-" if group.lifetime.form == "state" else _share(size, group.every)
         row = [group.name, f"{len(group.layers)}", keeps(group), token, f"{group.page_bytes:,}"]
         row += [f"{group.page_bytes - group.kept_bytes // group.parts:,}", f"{usable:,}"]

@@ -46,7 +46,7 @@ def _inputs(plan: PoolPlan) -> list[str]:
     unknown = [k for _, k in plan.spec.kinds() if isinstance(k, Cross) and k.length is None]
     if not unknown:
         return []
-    size = sum(g.kept_bytes // plan.page_size for g in plan.groups.values() if g.name == "cross")
+    size = sum(g.unit_bytes(plan.page_size) for g in plan.groups.values() if g.name == "cross")
     text = f"cross attention of {len(unknown)} layers is left out, as the length of its input is"
     text += f" not known: {size:,} bytes per position of it; --input-tokens N (input_tokens=N)"
     return [f"{text} counts it"]

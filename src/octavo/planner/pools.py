@@ -51,8 +51,8 @@ class GroupPlan:
         lifetime: how long it keeps what it holds.
         pages_per_parent: K: its pages in a parent of a packed plan; 1 where all groups share pages.
         parts: pages one state takes; 1 for groups that keep tokens.
-        kept_bytes: bytes of a page (of a state) that hold something: of one token, or row, times
-            the page size, without any padding; 0 for a plan without bytes.
+        kept_bytes: bytes of a page (of a state) that hold something, without any padding; 0 for a
+            plan without bytes.
         input_tokens: positions of the input that cross attention sees, where it is always as long.
     """
 
@@ -73,9 +73,14 @@ class GroupPlan:
 
     def kept_tokens(self, length: int) -> int:
         """Tokens, or rows, it keeps of a sequence of ``length``, without page rounding. O(1)."""
-        if self.grows:
-            return self.lifetime.steady_pages(length, 1)
-        return self.input_tokens
+        if not self.grows:
+            return self.input_tokens
+        rows = self.lifetime.form == "rows"
+        return length // self.every if rows else self.lifetime.steady_pages(length, 1)
+
+    def unit_bytes(self, page_size: int) -> int:
+        """Bytes of one token, or row, over all its layers, without any padding. O(1)."""
+        return self.kept_bytes // self.lifetime.units(page_size)
 
     @property
     def grows(self) -> bool:

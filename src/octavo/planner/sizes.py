@@ -48,7 +48,7 @@ def bytes_per_token_beyond_windows(plan: PoolPlan) -> int:
 
 def _token_bytes(plan: PoolPlan, groups: Iterable[GroupPlan]) -> int:
     """Those of a token, and of a row of several tokens its part; rounded up."""
-    rows = [(group.kept_bytes // plan.page_size, group.every) for group in groups]
+    rows = [(group.unit_bytes(plan.page_size), group.every) for group in groups]
     whole = lcm(*(every for _, every in rows))
     return -(-sum(size * (whole // every) for size, every in rows) // whole)
 
@@ -59,7 +59,7 @@ def fixed_bytes_per_sequence(plan: PoolPlan) -> int:
     Without `buffer_bytes`, which are told by themselves. O(layers).
     """
     inputs = (
-        group.kept_bytes // plan.page_size * group.input_tokens for group in plan.groups.values()
+        group.unit_bytes(plan.page_size) * group.input_tokens for group in plan.groups.values()
     )
     return state_bytes(plan) - buffer_bytes(plan) + sum(inputs)
 
@@ -125,7 +125,7 @@ def kept_in(plan: PoolPlan, group: GroupPlan, length: int) -> int:
     """Those of one group: of its tokens, of one state, or of an input. O(1)."""
     if group.lifetime.form == "state":
         return group.kept_bytes
-    return group.kept_bytes // plan.page_size * group.kept_tokens(length)
+    return group.unit_bytes(plan.page_size) * group.kept_tokens(length)
 
 
 def sequence_bytes(plan: PoolPlan, length: int) -> int:

@@ -64,9 +64,11 @@ class DeviceIndex:
         check_int("axes of slots", slots.ndim, 1, 1)
         kept = np.flatnonzero(slots >= 0)
         used = slots if kept.size == slots.size else slots[kept]
-        self._check_slots(slots, used, self.group(group).name)
+        plan = self.group(group)
+        size = plan.lifetime.units(self._plan.page_size)
+        self._check_slots(slots, used, size, self._plan.ids(plan.name) * size - 1)
         check_apart("slot", used)
-        pages, offsets = np.divmod(used.astype(np.int64), self._plan.page_size)
+        pages, offsets = np.divmod(used.astype(np.int64), size)
         rows = None if kept.size == slots.size else self.tensor(kept)
         return WriteIndex(self.tensor(pages), self.tensor(offsets), rows, slots.size)
 
@@ -107,8 +109,8 @@ class DeviceIndex:
         """``array`` on the device."""
         return torch.from_numpy(array).to(self._device)
 
-    def _check_slots(self, slots: NDArray[Any], used: NDArray[Any], group: str) -> None:
-        low, high = self._plan.page_size, self._plan.ids(group) * self._plan.page_size - 1
+    @staticmethod
+    def _check_slots(slots: NDArray[Any], used: NDArray[Any], low: int, high: int) -> None:
         if used.size and (int(used.min()) < low or int(used.max()) > high):
             wrong = used[(used < low) | (used > high)][0]
             raise LengthError("slot", int(wrong), low, high, "the null page is never written")

@@ -96,7 +96,8 @@ class LayerStore:
         """``slots`` ready for `write`: one a new token, -1 where nothing is written.
 
         Args:
-            slots: int[T], as in a step's group.
+            slots: int[T], as in a step's group; where rows stand for several tokens, one a row: the
+                slot of any of its tokens divided by how many they are.
             group: what the slots belong to; None: the first token group.
 
         Raises:
@@ -350,7 +351,7 @@ class LayerStore:
         """The pages that hold these positions, and the positions counted from their first."""
         held = self._pages(pages, group).pages
         check_int("axes of pages", held.ndim, 1, 1)
-        size = self.plan.page_size
+        size = self.plan.groups[group].lifetime.units(self.plan.page_size)
         most = len(held) * size
         stop = most if stop is None else check_int("stop", stop, 0, most, "what the pages hold")
         first = check_int("start", start, 0, stop) // size

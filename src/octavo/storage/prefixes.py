@@ -252,7 +252,7 @@ def _put(storage: Storage, file: PageFile, prefix: SavedPrefix, name: str, step:
 
 
 def _of_tokens(group: GroupPlan) -> bool:
-    return group.lifetime.form == "tokens"
+    return group.grows
 
 
 def _is_kept(group: GroupPlan, column: int, page_size: int) -> bool:

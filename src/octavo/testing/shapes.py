@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.model.lifetimes import Lifetime, lifetime_of
-from octavo.model.spec import Attention, Cross, LayerKind, State
+from octavo.model.spec import Attention, Compressed, Cross, LayerKind, State
 from octavo.planner.request import Plan
 
 _FULL, _STATE, _CROSS = Attention(1, 1, 1), State(1), Cross(1, 1, 1)
@@ -47,8 +47,12 @@ class Shape:
         return {name: lifetime_of(kind) for name, kind in self.groups.items()}
 
     def of_form(self, form: str) -> list[str]:
-        """Names of the groups that keep ``tokens``, a ``state`` or a ``cross`` input."""
-        return [name for name, life in self.lifetimes.items() if life.form == form]
+        """Names of the groups that keep ``tokens``, a ``state`` or a ``cross`` input.
+
+        Rows that stand for several tokens come and go as their tokens do.
+        """
+        as_tokens = ("tokens", "rows") if form == "tokens" else (form,)
+        return [name for name, life in self.lifetimes.items() if life.form in as_tokens]
 
     def plan(self) -> Plan:
         """Page numbers only."""
@@ -104,6 +108,11 @@ SHAPES: tuple[Shape, ...] = (
     _shape("state, rollback", {"full": _FULL, "state": _STATE}, 50, 4, rollback=3),
     _shape("state, two steps", {"full": _FULL, "state": _STATE}, 40, 4, depth=2),
     _shape("states alone", {"state": _STATE}, 20, 4, max_length=48),
+    _shape("rows", {"w": _window(5), "r2": Compressed(2, 1), "r4": Compressed(4, 1)}, 60, 4),
+    _shape(
+        "packed, rows", {"w": _window(6), "r": Compressed(2, 1), "state": _STATE}, 24, 4,
+        rollback=1, per_parent={"w": 2, "r": 4, "state": 3}, listens=True,
+    ),
     _shape("cross", {"full": _FULL, "cross": _CROSS}, 40, 4),
     _shape("packed", {"full": _FULL, "w": _window(7)}, 16, 4, per_parent={"full": 2, "w": 3}),
     _shape(

@@ -100,7 +100,7 @@ class ModelStore:
         for name, pages in step.fresh.items():  # the later of the two times it may be done
             self._clear(name, pages.tolist())
         for name, life in self._lifetimes.items():
-            if life.form == "tokens":
+            if life.form in ("tokens", "rows"):
                 self._read(name, step, contents)
                 self._write(name, step, contents)
             elif life.form == "state":

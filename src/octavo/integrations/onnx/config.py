@@ -17,6 +17,7 @@ from octavo.model.spec import Attention, Layer, ModelSpec
 
 Values = Mapping[str, Any]
 """Fields of a config, its family's defaults where it leaves them out; null is null."""
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _LEGACY_GELU = {"gelu": "gelu_pytorch_tanh"}  # what files of Gemma mean
 
 
@@ -29,7 +30,7 @@ def read_decoder(config: object) -> dict[str, Any]:
     name = given.get("model_type")
     family = FAMILIES.get(name) if isinstance(name, str) else None
     if family is None:
-        raise UnsupportedField("model_type", name, f"exported are {', '.join(FAMILIES)}")
+        raise UnsupportedField("model_type", name, _why_not(given))
     _check_source(config, family)
     _check_fields(given, family)
     fields = {**READERS[str(name)].defaults, **family.defaults, **given}
@@ -49,6 +50,13 @@ def read_decoder(config: object) -> dict[str, Any]:
         "tied": _flag(fields, "tie_word_embeddings"),
     }
     return found | _scales(str(name), family, fields) | dict(family.traits)
+
+
+def _why_not(given: Values) -> str:
+    """What keeps a family from being exported, where its fields say it, and what is."""
+    experts = next((field for field in _EXPERTS if given.get(field)), None)
+    why = f"its {experts} make another feed-forward than is exported here; " if experts else ""
+    return f"{why}exported are {', '.join(FAMILIES)}"
 
 
 def read_fields(config: object) -> dict[str, Any]:
