@@ -30,7 +30,8 @@ from octavo.model.lifetimes import Chunked, Lifetime, Rows, Window
 from octavo.planner.pools import GroupPlan, PoolPlan
 from octavo.scheduling import Scheduler
 from octavo.simulation import routers, settings
-from octavo.simulation.lines import Entry, JsonLines
+from octavo.simulation.fields import Entry
+from octavo.simulation.lines import JsonLines
 from octavo.simulation.pools import Pool
 from octavo.simulation.report import Run
 from octavo.simulation.requests import AnswerTokens, Job, Trace, TraceRequest

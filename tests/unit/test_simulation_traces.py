@@ -94,7 +94,7 @@ def _lengths(request):
         (_lines({**GOOD, "input_length": 1025}), "hash_ids has 2 ids; .* takes 3"),
         (_lines({**GOOD, "hash_ids": [1, None]}), "hash_ids must be a list"),
         (_lines({"timestamp": 1, "input_length": 3}), "it lacks output_length"),
-        (_lines({"input_length": 3}), "it lacks arrival; it has input_length"),
+        (_lines({"input_length": 3}), "it lacks output_length; it has input_length"),
         (_lines({"arrival": 1, "tokens": [], "output_length": 1}), "tokens must be a list"),
         (_lines({"arrival": 1, "tokens": [-1], "output_length": 1}), "tokens must be a list"),
         (b"\xff\xfe", "not text in UTF-8"),

@@ -10,7 +10,7 @@ import pytest
 from octavo import Plan, TraceError
 from octavo.errors import LengthError, PlanError
 from octavo.simulation import Setting, TimeModel, read_trace, replay, serve
-from octavo.simulation.lines import text_tokens
+from octavo.simulation.texts import text_tokens
 
 # Files of people who size caches, as they were reported; made shorter.
 BAILIAN = [
@@ -192,8 +192,11 @@ def test_prompts_as_text(read):
 
     assert [(0.0, 3, 7)] * 2 == shape(trace)
     assert (2, 6) == hits(trace, page_size=2)
-    with pytest.raises(TraceError, match="line 1: it lacks output_tokens"):
-        read(lines([{"prompt": "abc"}]))
+    untold = read(lines([{"prompt": "abc"}, {"prompt": "def"}]))
+    assert [0, 0] == [request.output_length for request in untold.requests]
+    assert any("no lengths of answers" in note for note in untold.notes)
+    with pytest.raises(TraceError, match="line 2: it lacks output_tokens; other lines have it"):
+        read(lines([wanted[0], {"prompt": "abc"}, wanted[1]]))
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -221,10 +224,12 @@ def test_a_trace_of_lengths_shows_no_hits(read):
 def test_gzip_and_stdin(read, monkeypatch):
     """Compressed or piped, the trace is the same."""
     text = lines(BAILIAN).encode()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    for sent in (text, gzip.compress(text)):
+        piped = io.TextIOWrapper(io.BufferedReader(io.BytesIO(sent)))
+        monkeypatch.setattr("sys.stdin", piped)
 
-    assert shape(read(text)) == shape(read(gzip.compress(text), "t.jsonl.gz"))
-    assert ("stdin", shape(read(text))) == ((piped := read_trace("-")).name, shape(piped))
+        assert shape(read(text)) == shape(read(sent, "t.jsonl.gz"))
+        assert ("stdin", shape(read(text))) == ((found := read_trace("-")).name, shape(found))
     with pytest.raises(TraceError, match="it is damaged"):
         read(gzip.compress(text)[:-12], "t.gz")
 
@@ -237,6 +242,112 @@ def test_no_more_is_read_than_wanted(read):
     assert [0.0, 2.0] == [at for at, *_ in shape(read(text + "damaged", requests=2))]
     with pytest.raises(TraceError, match="line 5"):
         read(text + "damaged")
+
+
+def test_prompts_of_aiperf(read):
+    """Texts and whole conversations beside lengths; those of a session follow it, or repeat it."""
+    said = [
+        {"role": "system", "content": "You are kind. "},
+        {"role": "user", "content": "What is it?!"},
+        {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]},
+        {"role": "user", "content": "Tell me."},
+    ]
+    history = [
+        {"session_id": "s", "messages": said[:2], "output_length": 50, "timestamp": 0},
+        {"session_id": "s", "messages": said, "output_length": 30, "delay": 2000},
+    ]
+    first, second = (trace := read(lines(history))).requests
+    whole = [{**line, "session_id": None, "delay": None} for line in history[:1]]
+    delta = [line | {"message_mode": "delta", "messages": part} for line, part in zip(
+        history, (said[:2], said[3:]), strict=True)]  # fmt: skip
+
+    assert "prompts" == trace.form
+    assert [(0.0, 7, 50), (2.0, 13, 30)] == shape(trace)
+    assert (first.prompt()[:6] == second.prompt()[:6]).all()
+    assert [(0.0, 7, 50)] == shape(read(lines(whole)))
+    assert [(0.0, 7, 50), (2.0, 59, 30)] == shape(read(lines(delta)))
+    texts = [
+        {"timestamp": 0, "text_input": "abcdefgh", "output_length": 4},
+        {"timestamp": 500, "input_length": 9, "output_length": 4, "text_input": None},
+    ]
+    assert [(0.0, 2, 4), (0.5, 9, 4)] == shape(read(lines(texts)))
+    assert any("1 of 2 requests tell their length alone" in n for n in read(lines(texts)).notes)
+
+
+def test_conversations_without_roles_or_of_agents(read):
+    """Without roles every second message is an answer; tools are asked for and answer."""
+    bare = {"conversation": [{"content": "What is it?"}, {"value": "A page."}, {"content": "?"}]}
+    tools = {
+        "messages": [
+            {"role": "developer", "content": "Look."},
+            {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]},
+            {"role": "tool", "content": "five"},
+            {"role": "assistant", "content": "It is five."},
+        ]
+    }
+
+    assert [(0.0, 3, 2)] == shape(read(lines([bare])))
+    assert [(0.0, 2, 4), (0.0, 7, 3)] == shape(read(lines([tools])))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("\n", "\n\n"),
+        lambda text: "\n" + text.rstrip("\n"),
+        lambda text: "".join(sorted(text.splitlines(keepends=True), reverse=True)),
+        lambda text: text.replace("{", '{"trailing": {"a": [1]}, '),
+        lambda text: text.replace('"hash_ids": [', '"hash_ids": [').replace(" ", ""),
+        lambda text: text.replace("600", "600.0"),
+        lambda text: text.replace('"type"', '"session_id": null, "delay": null, "type"'),
+        lambda text: text.replace("1, ", '"00ff", ', 1).replace("[1, ", '["00ff", '),
+        lambda text: text.replace("[1, ", f"[{2**64}, "),
+    ],
+)
+def test_the_same_trace_however_written(read, change):
+    """Ends of lines, marks of byte order, gaps, order, other fields, nulls, ids of any kind."""
+    assert shape(read(lines(BAILIAN))) == shape(read(change(lines(BAILIAN))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: "\n".join(",".join(reversed(row.split(","))) for row in text.splitlines()),
+        lambda text: text.replace("Timestamp", '"Timestamp"').replace("472", '"472"'),
+        lambda text: text.replace("472", "472.0").replace("5,Chat", "5.0,Chat"),
+        lambda text: text.replace("Log Type\n", "Log Type,Session ID\n").replace(" log\n", ",x\n"),
+        lambda text: text.replace("\n5,", "\n1970-01-01 00:00:05,"),
+    ],
+)
+def test_the_same_table_however_written(read, change):
+    """Columns in any order, more of them, quoted, as tables with gaps write them, other times."""
+    assert shape(read(BURSTGPT)) == shape(read(change(BURSTGPT)))
+
+
+def test_whole_seconds_since_1970(read):
+    """As milliseconds they would be of January 1970: taken as seconds, which is said."""
+    line = {"input_length": 5, "output_length": 1}
+    trace = read(lines({"timestamp": 1_700_000_000 + 60 * n, **line} for n in range(2)))
+
+    assert [0.0, 60.0] == [request.arrival for request in trace.requests]
+    assert any("seconds since 1970" in note for note in trace.notes)
+
+
+def test_lines_without_a_time(read):
+    """Among lines with one they are refused, or counted; a trace may have none at all."""
+    line = {"input_length": 5, "output_length": 1}
+    with pytest.raises(TraceError, match="line 2: it lacks a timestamp; other lines have one"):
+        read(lines([{"timestamp": 5, **line}, line]))
+    skipped = read(lines([{"timestamp": 5, **line}, line]), skip_bad=True)
+    assert (1, 1) == (skipped.bad_lines, len(skipped.requests))
+    timeless = read(lines([line | {"hash_ids": [7]}] * 2))
+
+    assert [0.0, 0.0] == [request.arrival for request in timeless.requests]
+    assert any("no times" in note for note in timeless.notes)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +367,13 @@ def test_options_that_cannot_be(read, options, error):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ({"session_id": None, "input_length": 1, "output_length": 1}, "session_id must be"),
+        ({"session_id": 1.5, "input_length": 1, "output_length": 1}, "session_id must be"),
+        ({"session_id": 1, "timestamp": 0, "messages": [], "output_length": 1}, "prompt is empty"),
+        (
+            {"total_input_tokens": 5, "total_output_tokens": 5},
+            "--save-detailed .* --output-details",
+        ),
+        ({"input_lens": [1], "output_lens": [1], "start_times": [0, 1]}, "2 start_times"),
         ({"session_id": 1, "delay": -1, "input_length": 1, "output_length": 1}, "delay is -1"),
         ({"conversations": "none"}, "conversations must be a list"),
         ({"conversations": [1]}, "each a JSON object"),

@@ -11,7 +11,7 @@ form                      a line, or an object of a JSON array
 ``bailian``               the same with ``chat_id``; 16 tokens an id, seconds
 ``sessions``              ``session_id``: a turn's own tokens, behind all earlier ones; ``delay``
 ``conversations``         ``conversations`` or ``messages``: turns as text (ShareGPT)
-``prompts``               ``prompt`` as text, ``output_tokens`` (vLLM's custom benchmark)
+``prompts``               ``prompt``, ``text_input``, or ``messages`` with an ``output_length``
 ``lengths``               ``input_lens``, ``output_lens``: the results of a benchmark
 ``azure``                 CSV: TIMESTAMP, ContextTokens, GeneratedTokens
 ``burstgpt``              CSV: Timestamp, Request tokens, Response tokens; seconds
@@ -20,16 +20,22 @@ form                      a line, or an object of a JSON array
 
 import csv
 import json
-import math
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import numpy as np
+from octavo.simulation import texts
+from octavo.simulation.fields import (
+    BadHeader,
+    BadLine,
+    Entry,
+    Fields,
+    get,
+    number,
+    short,
+    token_ids,
+    whole,
+)
 
-from octavo.simulation.requests import LONGEST, Ints
-
-BYTES_A_TOKEN = 4
 _CSV = {
     "azure": ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
     "burstgpt": ("Timestamp", "Request tokens", "Response tokens"),
@@ -40,43 +46,6 @@ WHAT = (
     + "; docs/simulate.md has all forms"
 )
 Unit = Literal["s", "ms"]
-_Fields = dict[str, Any]
-
-
-class BadLine(Exception):
-    """A line is malformed; the message says why."""
-
-
-class BadHeader(BadLine):
-    """The first line says that no line of the file can be read."""
-
-
-@dataclass(slots=True)
-class Entry:
-    """A request, as far as its line tells.
-
-    Attributes:
-        own: tokens of the prompt that are not of an earlier turn of its session.
-        output_length: tokens of the answer.
-        at: when it comes, in the unit of the file; None: that is not told.
-        whole: whether ``at`` is written as a whole number.
-        tokens, output: ids of its own tokens and of the answer, or None.
-        ids: hash ids of its own tokens, or None.
-        session: what its session is called; None: it is of none.
-        delay: seconds after the request before it in its session.
-        line: where it stands.
-    """
-
-    own: int
-    output_length: int
-    at: float | None = None
-    whole: bool = True
-    tokens: Ints | None = None
-    output: Ints | None = None
-    ids: list[int | str] | None = None
-    session: object = None
-    delay: float = 0.0
-    line: int | None = None
 
 
 class JsonLines:
@@ -109,91 +78,91 @@ class JsonLines:
         return self.entries(line)
 
     def entries(self, line: object) -> list[Entry]:
-        """The requests of an object.
+        """The requests of an object; a field that is null is none.
 
         Raises:
             BadLine: it is malformed.
         """
         if not isinstance(line, dict):
             raise BadLine("it is no JSON object; a trace has one object a line")
-        form = _form(line)
-        found = self._read(form, line)
+        told = {name: value for name, value in line.items() if value is not None}
+        form = _form(told)
+        found = self._read(form, told)
         if not self.form:
             self.form = form
             self.unit = "s" if form in ("log", "bailian", "lengths") else None
             self.block = 16 if form == "bailian" else None
         return found
 
-    def _read(self, form: str, line: _Fields) -> list[Entry]:
+    def _read(self, form: str, line: Fields) -> list[Entry]:
         if form == "lengths":
             return _lengths(line)
         if form == "conversations":
+            self.estimated = True
             self._conversations += 1
+            found = texts.turns(line, ("conversation", self._conversations))
+        elif form == "prompts":
             self.estimated = True
-            return _turns(line, self._conversations)
-        if form == "prompts":
-            self.estimated = True
-            return [_prompt(line)]
-        if form != "sessions" and _time(line)[0] is None:
-            raise BadLine(_lacks(line, "arrival"))
-        entry = _request(line)
-        if form == "sessions":
-            entry.session = _get(line, "session_id")
-            if type(entry.session) not in (int, str):
-                raise BadLine("session_id must be a string or a whole number")
-            entry.delay = _number(line, "delay") / 1000 if "delay" in line else 0.0
-            if entry.delay < 0:
-                raise BadLine(f"delay is {_short(line['delay'])}; it must not be negative")
-        return [entry]
+            found = [texts.prompt(line)]
+        else:
+            found = [_request(line)]
+        for entry in found[:1]:  # later turns of a conversation come when it goes on
+            entry.at, entry.whole = _time(line)
+        if "session_id" in line and form in ("sessions", "prompts"):
+            _put_in_session(found[0], line)
+        return found
 
 
-def _form(line: _Fields) -> str:
+def _form(line: Fields) -> str:
     """What an object is, by the fields that it has."""
     if "input_lens" in line:
         return "lengths"
-    if "conversations" in line or "messages" in line:
-        return "conversations"
-    if "prompt" in line and "input_length" not in line:
+    if "input_length" not in line and texts.is_prompt(line):
         return "prompts"
+    if any(name in line for name in texts.CONVERSATIONS):
+        return "conversations"
     if "session_id" in line:
         return "sessions"
     if "timestamp" in line:
         return "bailian" if "chat_id" in line else "mooncake"
+    if "total_input_tokens" in line:
+        right = "save it with --save-detailed (vLLM) or --output-details (SGLang)"
+        raise BadLine(f"it has a benchmark's totals, and not the length of each request; {right}")
     return "log"
 
 
-def _time(line: _Fields) -> tuple[float | None, bool]:
+def _time(line: Fields) -> tuple[float | None, bool]:
     """When it comes, and whether that is written as a whole number."""
     name = "arrival" if "arrival" in line else "timestamp"
-    if name not in line or (line[name] is None and "session_id" in line):
-        return None, True
-    return _number(line, name), type(line[name]) is int
+    return (number(line, name), type(line[name]) is int) if name in line else (None, True)
 
 
-def _prompt(line: _Fields) -> Entry:
-    """A prompt as text, and the length of its answer."""
-    tokens = text_tokens(_text(line, "prompt"))
-    if not tokens.size:
-        raise BadLine("prompt is empty")
-    length = _whole(line, _first(line, "output_tokens", "output_len", "max_tokens"), 0)
-    return Entry(tokens.size, length, *_time(line), tokens=tokens)
+def _put_in_session(entry: Entry, line: Fields) -> None:
+    """A turn of a session: it follows the one before, and what was said there if it goes on."""
+    entry.session = line["session_id"]
+    if type(entry.session) not in (int, str):
+        raise BadLine("session_id must be a string or a whole number")
+    entry.goes_on = "messages" not in line or line.get("message_mode") == "delta"
+    entry.delay = number(line, "delay") / 1000 if "delay" in line else 0.0
+    if entry.delay < 0:
+        raise BadLine(f"delay is {short(line['delay'])}; it must not be negative")
 
 
-def _request(line: _Fields) -> Entry:
+def _request(line: Fields) -> Entry:
     """A prompt by its ids, its hash ids or its length, and an answer by its ids or its length."""
-    entry = Entry(0, 0, *_time(line))
+    entry = Entry(0, 0)
     if "tokens" in line:
-        entry.tokens = _ids(line, "tokens")
+        entry.tokens = token_ids(line, "tokens")
         entry.own = entry.tokens.size
     else:
-        entry.own = _whole(line, "input_length", 1)
+        entry.own = whole(line, "input_length", 1)
         if "hash_ids" in line:
             entry.ids = _hash_ids(line["hash_ids"])
     if "output" in line:
-        entry.output = _ids(line, "output")
+        entry.output = token_ids(line, "output")
         entry.output_length = entry.output.size
     else:
-        entry.output_length = _whole(line, "output_length", 0)
+        entry.output_length = whole(line, "output_length", 0)
     return entry
 
 
@@ -204,69 +173,24 @@ def _hash_ids(ids: Any) -> list[int | str]:
     return list(ids)
 
 
-def _lengths(line: _Fields) -> list[Entry]:
+def _lengths(line: Fields) -> list[Entry]:
     """The requests of a benchmark's results: one length each."""
-    inputs, outputs = line["input_lens"], _get(line, "output_lens")
+    inputs, outputs = line["input_lens"], get(line, "output_lens")
     starts = line.get("start_times") or []
     if not (isinstance(inputs, list) and isinstance(outputs, list) and isinstance(starts, list)):
         raise BadLine("input_lens and output_lens must be lists")
-    if len(inputs) != len(outputs) or (starts and len(starts) != len(inputs)):
+    if len(inputs) != len(outputs):
         raise BadLine(f"it has {len(inputs)} input_lens and {len(outputs)} output_lens")
+    if starts and len(starts) != len(inputs):
+        raise BadLine(f"it has {len(inputs)} input_lens and {len(starts)} start_times")
     return [
         Entry(
-            _whole({"input_lens": size}, "input_lens", 1),
-            _whole({"output_lens": answer}, "output_lens", 0),
-            _number({"start_times": starts[at]}, "start_times") if starts else None,
+            whole({"input_lens": size}, "input_lens", 1),
+            whole({"output_lens": answer}, "output_lens", 0),
+            number({"start_times": starts[at]}, "start_times") if starts else None,
         )
         for at, (size, answer) in enumerate(zip(inputs, outputs, strict=True))
     ]
-
-
-_ASKS = ("human", "user", "system", "tool")
-_ANSWERS = ("gpt", "assistant", "chatgpt", "bing", "bard", "model")
-
-
-def _turns(line: _Fields, session: int) -> list[Entry]:
-    """A conversation: each answer ends a request, whose own tokens are all since the last one."""
-    name = "conversations" if "conversations" in line else "messages"
-    if not isinstance(line[name], list):
-        raise BadLine(f"{name} must be a list of messages")
-    at, whole = _time(line)
-    found, asked = list[Entry](), ""
-    for message in line[name]:
-        if not isinstance(message, dict):
-            raise BadLine(f"{name} must be a list of messages, each a JSON object")
-        who = message.get("from", message.get("role"))
-        text = _text(message, "value" if "value" in message else "content")
-        if who in _ANSWERS and (asked or found):
-            own, output = text_tokens(asked), text_tokens(text)
-            if own.size + output.size:
-                found.append(
-                    Entry(
-                        *(own.size, output.size, None if found else at, whole),
-                        tokens=own,
-                        output=output,
-                        session=("conversation", session),
-                    )
-                )
-            asked = ""
-        elif who in _ASKS or who in _ANSWERS:
-            asked += text
-        else:
-            right = f"one of {', '.join(_ASKS + _ANSWERS)}"
-            raise BadLine(f"the role of a message is {_short(who)}; it must be {right}")
-    return found
-
-
-def text_tokens(text: str) -> Ints:
-    """A token for every four bytes of UTF-8: about as many as tokenizers make of English. O(bytes).
-
-    Texts that begin alike have equal ids there, to the token; texts that differ have others, but
-    for the highest bit of a fourth byte.
-    """
-    raw = text.encode("utf-8", "surrogatepass")
-    raw += b"\0" * (-len(raw) % BYTES_A_TOKEN)
-    return (np.frombuffer(raw, "<i4") & LONGEST).astype(np.int32)
 
 
 class CsvLines:
@@ -312,9 +236,9 @@ class CsvLines:
             raise BadLine(f"it has {len(values)} columns; {len(self._names)} are expected")
         row = dict(zip(self._names, values, strict=True))
         time, asked, answered = _CSV[self.form]
-        at = _moment(row[time]) if self.form == "azure" else _number(_parsed(row, time), time)
-        own = _whole(_parsed(row, asked), asked, 1)
-        return [Entry(own, _whole(_parsed(row, answered), answered, 0), at)]
+        at = _moment(row, time)
+        own = whole(_parsed(row, asked), asked, 1)
+        return [Entry(own, whole(_parsed(row, answered), answered, 0), at)]
 
 
 def _columns(text: str) -> list[str]:
@@ -324,56 +248,7 @@ def _columns(text: str) -> list[str]:
         raise BadLine(f"it is not CSV: {error}") from None
 
 
-def _number(line: _Fields, name: str) -> float:
-    value = _get(line, name)
-    if type(value) not in (int, float) or math.isnan(value) or abs(value) > 1e15:
-        raise BadLine(f"{name} is {_short(value)}; it must be a number")
-    return float(value)
-
-
-def _whole(line: _Fields, name: str, low: int) -> int:
-    value = _get(line, name)
-    if type(value) is not int or not low <= value <= LONGEST:
-        right = f"a whole number of at least {low}, at most {LONGEST}"
-        raise BadLine(f"{name} is {_short(value)}; it must be {right}")
-    return value
-
-
-def _text(line: _Fields, name: str) -> str:
-    """A text, or the texts of a list of parts."""
-    value = _get(line, name)
-    if isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        value = "".join(str(part.get("text", "")) for part in value)
-    if not isinstance(value, str):
-        raise BadLine(f"{name} is {_short(value)}; it must be text")
-    return value
-
-
-def _first(line: _Fields, *names: str) -> str:
-    """The first of these that the line has; the first of all where it has none."""
-    return next((name for name in names if name in line), names[0])
-
-
-def _get(line: _Fields, name: str) -> Any:
-    if name not in line:
-        raise BadLine(_lacks(line, name))
-    return line[name]
-
-
-def _lacks(line: _Fields, name: str) -> str:
-    there = ", ".join(map(str, line)) or "nothing"
-    return f"it lacks {name}; it has {there[:200]}"
-
-
-def _ids(line: _Fields, name: str) -> Ints:
-    value = line[name]
-    right = isinstance(value, list) and value and all(type(each) is int for each in value)
-    if not right or min(value) < 0 or max(value) > LONGEST:
-        raise BadLine(f"{name} must be a list of token ids, whole numbers of 0 to {LONGEST}")
-    return np.array(value, np.int32)
-
-
-def _parsed(row: _Fields, name: str) -> _Fields:
+def _parsed(row: Fields, name: str) -> Fields:
     """``name`` as a number where it is one, else as it stands."""
     text = row[name].strip()
     digits = text.removeprefix("-")
@@ -385,20 +260,16 @@ def _parsed(row: _Fields, name: str) -> _Fields:
         return {name: text}
 
 
-def _moment(text: str) -> float:
-    """Seconds, of a time as ``2023-11-16 18:17:03.9799600``; without a zone it is UTC."""
+def _moment(row: Fields, name: str) -> float:
+    """Seconds: a number, or a time as ``2023-11-16 18:17:03.9799600``; without a zone it is UTC."""
+    told = _parsed(row, name)
+    if not isinstance(told[name], str):
+        return number(told, name)
     try:
-        moment = datetime.fromisoformat(text.strip())
+        moment = datetime.fromisoformat(row[name].strip())
     except ValueError:
-        raise BadLine(f"TIMESTAMP is {_short(text)}; it must be a date and time") from None
+        right = "a number of seconds, or a date and time"
+        raise BadLine(f"{name} is {short(row[name])}; it must be {right}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
-
-
-def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an int of more digits than Python writes out
-        return "a huge number"
-    return text if len(text) <= 40 else f"{text[:40]}..."

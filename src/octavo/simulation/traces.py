@@ -5,8 +5,10 @@ tokens a hash id stands for, in which unit times are, and which request goes on 
 """
 
 import gzip
+import io
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,20 +18,14 @@ import numpy as np
 
 from octavo.checks import check_choice, check_int
 from octavo.errors import TraceError
-from octavo.simulation.lines import (
-    BYTES_A_TOKEN,
-    WHAT,
-    BadHeader,
-    BadLine,
-    CsvLines,
-    Entry,
-    JsonLines,
-    Unit,
-)
+from octavo.simulation.fields import BadHeader, BadLine, Entry
+from octavo.simulation.lines import WHAT, CsvLines, JsonLines, Unit
 from octavo.simulation.requests import BLOCK, LONGEST, Ints, Trace, TraceRequest
+from octavo.simulation.texts import BYTES_A_TOKEN
 
 _LONGEST_LINE = 2**28
 _UNITS = {"s": 1.0, "ms": 1000.0}
+_EPOCH = 1e9  # seconds since 1970, of a day in 2001; as milliseconds, of its twelfth day
 
 
 def read_trace(
@@ -49,7 +45,8 @@ def read_trace(
         block_size: tokens a hash id stands for; None: as the form says (512, of Bailian's 16), or,
             where that is wrong, the one number that all lines agree with.
         time_unit: of ``timestamp``: ``s`` or ``ms``; None: as the form says, or milliseconds of
-            whole numbers and seconds of numbers with a decimal point.
+            whole numbers (seconds of those as large as since 1970) and seconds of numbers with a
+            decimal point.
 
     Raises:
         TraceError: what is wrong, with file and line; or there is no request at all.
@@ -67,17 +64,9 @@ def read_trace(
         check_choice("time_unit", time_unit, tuple(_UNITS))
     reading = _Reading(str(path), skip_bad=skip_bad, most=requests)
     if str(path) == "-":
-        return reading.trace(sys.stdin.buffer, block_size, time_unit)
+        return reading.trace(cast("io.BufferedReader", sys.stdin.buffer), block_size, time_unit)
     with Path(path).open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        if not packed:
-            return reading.trace(file, block_size, time_unit)
-        try:
-            with gzip.open(file) as unpacked:
-                return reading.trace(cast("BinaryIO", unpacked), block_size, time_unit)
-        except (gzip.BadGzipFile, EOFError) as error:
-            raise TraceError(str(path), None, f"it is damaged: {error}") from None
+        return reading.trace(file, block_size, time_unit)
 
 
 class _Reading:
@@ -90,8 +79,9 @@ class _Reading:
         self._notes: list[str] = []
         self._agreed = ""  # what all lines agree with, for messages
 
-    def trace(self, file: BinaryIO, block: int | None, unit: Unit | None) -> Trace:
-        entries = self._entries(file)
+    def trace(self, file: io.BufferedReader, block: int | None, unit: Unit | None) -> Trace:
+        packed = file.peek(2)[:2] == b"\x1f\x8b"
+        entries = self._alike(self._unpacked(file) if packed else self._entries(file))
         block = self._block(entries, block)
         entries = [each for each in entries if self._has_its_ids(each, block)]
         if not entries or self._form is None:
@@ -103,12 +93,20 @@ class _Reading:
         late = sum(after < before for before, after in pairwise(arrivals))
         order = sorted(range(len(entries)), key=arrivals.__getitem__)
         if self._form.estimated:
-            self._notes.append(f"Texts are counted as {BYTES_A_TOKEN} bytes a token.")
+            self._notes.append(f"Texts are counted as {BYTES_A_TOKEN} bytes per token.")
         made = self._requests([entries[i] for i in order], [arrivals[i] for i in order], block)
         name = "stdin" if self._path == "-" else Path(self._path).name
         return Trace(name, self._form.form, made, self._bad, late, notes=tuple(self._notes))
 
     # -- lines -------------------------------------------------------------------------------
+
+    def _unpacked(self, file: BinaryIO) -> list[Entry]:
+        """The requests of a file compressed by gzip."""
+        try:
+            with gzip.open(file) as unpacked:
+                return self._entries(cast("BinaryIO", unpacked))
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise TraceError(self._path, None, f"it is damaged: {error}") from None
 
     def _entries(self, file: BinaryIO) -> list[Entry]:
         """The requests of every line that is right, up to the most wanted."""
@@ -173,6 +171,34 @@ class _Reading:
 
     # -- what all lines say together -----------------------------------------------------------
 
+    def _alike(self, entries: list[Entry]) -> list[Entry]:
+        """Requests with a time and the length of an answer, where others have one.
+
+        A line without is refused, or counted. Where none has any, that is said.
+        """
+        timed = any(entry.at is not None for entry in entries)
+        answered = any(entry.output_length is not None for entry in entries)
+        found, begun = list[Entry](), set[object]()
+        for entry in entries:
+            if answered and entry.output_length is None:
+                self._refuse(entry.line, BadLine("it lacks output_tokens; other lines have it"))
+            elif (
+                timed and entry.at is None and (entry.session is None or entry.session not in begun)
+            ):
+                self._refuse(entry.line, BadLine("it lacks a timestamp; other lines have one"))
+            else:
+                found.append(entry)
+                begun.add(entry.session)
+        bare = sum(e.tokens is None and e.ids is None and e.session is None for e in found)
+        if 0 < bare < len(found):
+            which = f"{bare:,} of {len(found):,} requests"
+            self._notes.append(f"{which} tell their length alone, of which nothing can hit.")
+        if entries and not answered:
+            self._notes.append("It tells no lengths of answers: they are left out.")
+        if entries and not timed:
+            self._notes.append("It tells no times: requests come at once, in its order.")
+        return found
+
     def _block(self, entries: list[Entry], given: int | None) -> int:
         """Tokens a hash id stands for: as given, as the form says, or as all lines agree."""
         sized = [(each.own, len(each.ids)) for each in entries if each.ids is not None]
@@ -207,8 +233,6 @@ class _Reading:
     def _arrivals(self, entries: list[Entry], unit: Unit | None) -> list[float]:
         """Seconds after the first request, by entry."""
         scale = _UNITS[unit or self._unit(entries)]
-        if all(entry.at is None for entry in entries):
-            self._notes.append("It tells no times: requests come at once, in its order.")
         now: dict[object, float] = {}
         found = list[float]()
         for entry in entries:
@@ -229,9 +253,15 @@ class _Reading:
     def _unit(self, entries: list[Entry]) -> Unit:
         """What times count: as the form says, or as every line writes them."""
         assert self._form is not None
+        if self._form.unit is not None:
+            return self._form.unit
+        times = [entry.at for entry in entries if entry.at is not None]
         told = [entry.whole for entry in entries if entry.at is not None]
-        if self._form.unit is not None or not told or all(told):
-            return self._form.unit or "ms"
+        if times and all(told) and min(times) >= _EPOCH and max(times) < 10 * _EPOCH:
+            self._notes.append("Times are taken as seconds since 1970, as large as they are.")
+            return "s"
+        if all(told):
+            return "ms"
         if any(told):
             at = next(entry for entry in entries if not entry.whole)
             why = (
@@ -251,14 +281,16 @@ class _Reading:
         made = list[TraceRequest]()
         for number, (entry, at) in enumerate(zip(entries, arrivals, strict=True)):
             before = last.get(entry.session) if entry.session is not None else None
+            before = before if entry.goes_on else None
             size = entry.own + (0 if before is None else before.length)
-            if size + entry.output_length > LONGEST:
+            answer = entry.output_length or 0
+            if size + answer > LONGEST:
                 raise TraceError(self._path, entry.line, f"its session is beyond {LONGEST} tokens")
             request = TraceRequest(
                 number,
                 at,
                 size,
-                entry.output_length,
+                answer,
                 None if entry.ids is None else _odd(entry.ids, numbers),
                 entry.tokens,
                 entry.output,
