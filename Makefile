@@ -2,8 +2,10 @@
 # The targets are the CI: .ci/run calls them in a fresh environment.
 
 # The first Python of at least 3.11; name another with `make PYTHON=...`.
-PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
-  $(shell $(python) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(python))) python3)
+ifndef PYTHON
+PYTHON := $(or $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done),python3)
+endif
 VENV ?= .venv
 BIN := $(VENV)/bin
 ENGINE := $(VENV)/.octavo-engine
@@ -24,7 +26,7 @@ export OMP_WAIT_POLICY ?= passive
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
 
-demo: pull  ## set up, fetch the model once and let it chat, with the cache and without
+demo: $(ENGINE)  ## set up, fetch the model once and let it chat, with the cache and without
 	@$(BIN)/octavo demo
 
 test: $(DEV) pull  ## all tests but those of the documentation

@@ -13,6 +13,7 @@ from octavo.cli import arguments, pull
 from octavo.cli.generate import DEFAULT_MODEL, set_up_libraries
 from octavo.cli.report import Answer
 from octavo.cli.waiting import ProgressBar
+from octavo.planner.budget import parse_memory
 from octavo.planner.figures import amount
 
 _MEMORY = "64MiB"
@@ -50,7 +51,10 @@ _QUESTIONS = (
 NEXT = (
     ('generate "Why is the sky blue?" "Why is the sea salty?"', "two prompts in one batch"),
     (f"plan {DEFAULT_MODEL} --memory 16GiB", "how many conversations fit, and why"),
-    (f"simulate chat --config {DEFAULT_MODEL} --memory 64MiB", "what a day's traffic would hit"),
+    (
+        f"simulate chat --config {DEFAULT_MODEL} --memory 64MiB",
+        "what the traffic of a chat service would hit",
+    ),
 )
 
 
@@ -194,8 +198,8 @@ Seconds to the first token (the first turn is new to both):
 {cached:,} of {prompts:,} prompt tokens were found in the cache: {saved(reused, computed)},
 and {amount(cached * plan.bytes_per_token)} of keys and values were not computed again.
 {_agreement(reused, computed)}
-The plan: {_MEMORY} hold {plan.usable_pages} pages of {plan.page_size} tokens, \
-{amount(plan.page_bytes)} each.
+The plan: {amount(parse_memory(_MEMORY))} hold {plan.usable_pages} pages of {plan.page_size} \
+tokens, {amount(plan.page_bytes)} each.
 """
 
 
