@@ -79,7 +79,7 @@ clean:  ## remove the environment and what the tools left
 # A stamp is younger than pyproject.toml when its extra is installed. The install compiles the core
 # where a C compiler is, so it is done again when the core's source has changed.
 $(ENGINE): pyproject.toml $(CORE)
-	@test -e $@ || printf '%s\n' "Setting up $(VENV) with $(PYTHON), once: pip compiles octavo's core and installs PyTorch and" "transformers. A few minutes, about 1.5 GB of disk." >&2
+	@test -e $@ || printf '%s\n' "Setting up $(VENV) with $(PYTHON), once: pip compiles octavo's core and installs PyTorch and" "transformers. A few minutes; 1.5 GB of disk, more where pip takes PyTorch's build for GPUs." >&2
 	@test -x $(BIN)/pip || $(SAYING) "Making $(VENV)" $(PYTHON) -m venv $(VENV)
 	@$(SAYING) "Installing octavo, PyTorch and transformers" $(PIP_INSTALL) --editable '.[engine]'
 	@touch $@
