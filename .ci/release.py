@@ -23,8 +23,10 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 TOOLS = ("build>=1.6,<2", "twine>=7,<8")
 PYTHONS = [f"python3.{minor}" for minor in range(11, 16)]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-EXAMPLES = "\n".join(BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+BLOCK = re.compile(  # those that need no model, and what stands under them as printed
+    r"^```python\n(.*?)^```$(?:\s+^```text title=\"prints\"\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
+EXAMPLES = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
 CONFIG = ROOT / "tests/data/configs/AFM-4.5B-params.json"
 SAY_CORE = "import octavo.core; print(octavo.core.compiled)"
 WARN = (
@@ -164,7 +166,9 @@ def try_out(python: Path, *, compiled: bool, environment: Mapping[str, str] | No
         require("the core", holds=ask(python, "-c", SAY_CORE).strip() == str(compiled))
         warned = ask(python, "-c", WARN)
         require("the first cache warns", holds=(WARNS in warned) != compiled, shown=warned)
-        ask(python, "-W", "error", "-W", "ignore::RuntimeWarning", "-c", EXAMPLES)
+        code, said = ("\n".join(part) for part in zip(*EXAMPLES, strict=True))
+        printed = ask(python, "-W", "ignore::RuntimeWarning", "-c", code)
+        require("the README's prints", holds=printed.split() == said.split(), shown=printed)
         plan = ask(octavo, "plan", CONFIG, "--memory", "16GiB")
         require("a plan", holds="GiB" in plan, shown=plan)
         found = json.loads(ask(octavo, "doctor", "--json"))

@@ -94,6 +94,7 @@ def test_nearest_place_counts(parse, command, key, action):
     def value(options):
         return getattr(options, action.dest)
 
+    assert not action.required, "argparse would miss it where a variable or the file has it"
     assert value(by_flag) == value(chosen) == value(by_variable) != value(alone)
     assert by_flag == parse(command, *flag, **{name: ""})[0]
     if near != far:

@@ -46,7 +46,6 @@ class _Option(NamedTuple):
     command: argparse.ArgumentParser
     action: argparse.Action
     default: Any
-    required: bool
 
 
 class _Default(NamedTuple):
@@ -104,7 +103,7 @@ def parse(
     """
     commands = parsers(whole)
     known = {name: _prepared(each) for name, each in commands.items()}
-    if shown := "--show-config" in words:
+    if "--show-config" in words:  # arguments that are no options need not be there
         for action in (each for command in commands.values() for each in command._actions):
             action.required = False
     options = whole.parse_args(words)
@@ -115,9 +114,6 @@ def parse(
     levels += [list(_variables(name, known[name], environment))]
     levels += [list(_file(name, known, _path(options, environment)))]
     found = _nearest(levels, known[name])
-    missing = [f"--{k}" for k, o in known[name].items() if o.required and k not in found]
-    if missing and not shown:
-        commands[name].error(f"the following arguments are required: {', '.join(missing)}")
     return options, _settle(options, known[name], found)
 
 
@@ -156,8 +152,8 @@ def _prepared(command: argparse.ArgumentParser) -> dict[str, _Option]:
         key = action.option_strings[-1].removeprefix("--") if action.option_strings else "help"
         if key in _OWN:
             continue
-        options[key] = _Option(command, action, action.default, action.required)
-        action.default, action.required = _Default(action.default), False
+        options[key] = _Option(command, action, action.default)
+        action.default = _Default(action.default)
         if action.type is not None and action.choices is None:
             action.type = _keeping_word(action.type)
     return options
