@@ -279,7 +279,7 @@ def test_a_length_that_does_not_fit_is_a_wish_for_one(ask, tmp_path):
     code, out, err = ask(file, "--memory", "1MiB", "--max-len", "4k")
 
     assert (3, "") == (code, err)
-    assert "1 sequence of 4,096 tokens does not fit: 1 of 496 tokens" in out.splitlines()[0]
+    assert "1 sequence of 4,096 tokens does not fit: one of 496 tokens" in out.splitlines()[0]
 
 
 def test_models_are_compared(ask, tmp_path):
@@ -317,6 +317,17 @@ def test_ranks_and_layouts_are_compared(ask, tmp_path, choice, names):
             ModelSpec.from_config(file), 2**26, layout=row["layout"], tp=row["tp"], weights=weights
         )
         assert (made.bytes_per_token, made.tokens) == (row["bytes_per_token"], row["tokens"])
+
+
+def test_a_comparison_says_nothing_fits_only_where_nothing_does(ask, tmp_path):
+    """A memory that holds some sequences, but not so many of one token, has its row."""
+    file = config(tmp_path, "tiny.json")
+    words = [file, "--memory", "1MiB", "--max-seqs", 1000, "--max-len", 64, "--compare", "memory"]
+    rows = json.loads(ask(*words, "--json")[1])["comparison"]
+
+    assert [False] * 5 == [row["fits"] for row in rows]
+    rows = json.loads(ask(*words, "--weights", "600KiB", "--json")[1])["comparison"]
+    assert [True, True, False] == ["refused" in row for row in rows[:3]]
 
 
 @pytest.mark.parametrize(

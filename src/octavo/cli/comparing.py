@@ -110,11 +110,11 @@ def _row(question: Question, name: str, length: int) -> Row:
         plan, wish = question.answer()
     except PlanError as error:
         return {"choice": name, "refused": str(error)}
-    if wish is not None and not wish.max_length and not wish.fits:
+    assert plan.memory is not None
+    if wish is not None and wish.device.device != plan.memory.device:
         need = f"{figures.amount(wish.memory, up=True)} would be enough"
         return {"choice": name, "refused": f"nothing fits; {need}"}
     assert plan.budget is not None
-    assert plan.memory is not None
     token_groups = [group for group in plan.groups.values() if group.lifetime.form == "tokens"]
     short = min(_SHORT, length)
     return {

@@ -14,7 +14,7 @@ from octavo.cli import arguments, pull, report
 from octavo.cli.machine import machine_memory
 from octavo.cli.terminal import Answers
 from octavo.cli.waiting import ProgressBar
-from octavo.planner.figures import amount
+from octavo.planner.figures import amount, counted
 
 DEFAULT_MODEL = "smollm2-135m"
 _DESCRIPTION = """\
@@ -206,8 +206,8 @@ def _submit(
         length, context = len(answer.tokens), loaded.spec.max_length or sys.maxsize
         if length + min(1, options.max_tokens) > context:
             raise arguments.CommandError(
-                f"prompt {number} has {length} tokens, but the model's context of {context} must "
-                "hold it and at least one token of the answer"
+                f"prompt {number} has {counted(length, 'token')}, but the model's context of "
+                f"{context:,} must hold it and at least one token of the answer"
             )
         try:
             answer.request = engine.submit(answer.tokens, params)
@@ -274,7 +274,7 @@ def _too_little(
     """Memory too small for one request, in pages and bytes."""
     need, have = (amount(pages * plan.page_bytes) for pages in (refused.need, refused.total))
     return arguments.CommandError(
-        f"prompt {number} ({tokens} tokens) with its answer (up to {more}) needs {refused.need} "
-        f"pages ({need}), the memory holds {refused.total} ({have}); "
+        f"prompt {number} ({counted(tokens, 'token')}) with its answer (up to {more:,}) needs "
+        f"{counted(refused.need, 'page')} ({need}), the memory holds {refused.total:,} ({have}); "
         "raise --memory or lower --max-tokens"
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.checkpoints.text import Detokenizer
-from octavo.planner.figures import amount
+from octavo.planner.figures import amount, counted
 
 
 @dataclass
@@ -67,7 +67,7 @@ def summary(engine: Any, answers: list[Answer], rate: float) -> str:
     cached = sum(answer.request.cached_tokens for answer in answers)
     generated = sum(len(answer.output) for answer in answers)
     return (
-        f"[prompt {prompt} tokens, {cached} of them cached; generated {generated}, "
-        f"{rate:.1f} tokens/s; pages used {peak} of {plan.usable_pages}, "
+        f"[prompt {counted(prompt, 'token')}, {cached:,} of them cached; generated {generated:,}, "
+        f"{rate:.1f} tokens/s; pages used {peak:,} of {plan.usable_pages:,}, "
         f"at peak {amount(peak * plan.page_bytes)} of cache]"
     )

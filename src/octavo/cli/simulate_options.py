@@ -147,8 +147,8 @@ def _add_time(group: Any) -> None:
         help=f"milliseconds of every step (default: {1000 * _MODEL.step_seconds:g})",
     )
     for name, help_text in (
-        ("prefill", "prompt tokens a second beyond that"),
-        ("decode", "decoded tokens a second beyond that"),
+        ("prefill", "prompt tokens per second beyond that"),
+        ("decode", "decoded tokens per second beyond that"),
     ):
         group.add_argument(
             f"--{name}-rate",
@@ -210,7 +210,7 @@ def _add_requests(group: Any) -> None:
         "--rate",
         type=_number(1e-3, 1e12),
         metavar="R",
-        help="generated requests a second (default: 4)",
+        help="generated requests per second (default: 4)",
     )
     group.add_argument(
         "--seed",

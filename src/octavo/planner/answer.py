@@ -92,14 +92,15 @@ def _asked(plan: PoolPlan) -> int | None:
 
 def _misfit(plan: PoolPlan, wish: "Wish") -> str:
     each, would = _each(plan, wish.device), []
+    all_of_them = "one" if wish.sequences == 1 else f"{wish.sequences:,}"
     if wish.max_sequences:
         would.append(f"{wish.max_sequences:,} fit{'s' if wish.max_sequences == 1 else ''}")
     if wish.max_length:
-        would.append(f"{wish.sequences:,} of {wish.max_length:,} tokens")
+        would.append(f"{all_of_them} of {wish.max_length:,} tokens")
     if wish.tp and wish.device.gpu and not plan.stages:
-        would.append(f"{wish.sequences:,} on {wish.tp} x {wish.device.gpu} (tp {wish.tp})")
+        would.append(f"{all_of_them} on {wish.tp} x {wish.device.gpu} (tp {wish.tp})")
     elif wish.tp:
-        would.append(f"{wish.sequences:,} with tp {wish.tp}")
+        would.append(f"{all_of_them} with tp {wish.tp}")
     others = "" if wish.max_length else " at any length"
     others += f": {', or '.join(would)}" if would else ""
     many = f"{counted(wish.sequences, 'sequence')} of {wish.length:,} tokens"

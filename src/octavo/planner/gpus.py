@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from octavo.errors import PlanError
 
+__all__ = ["GPUS", "Gpu", "find_gpu"]
+
 _MODAL = "nvidia-smi, https://github.com/modal-labs/modal-client/pull/2797"
 _AMD = "https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html"
 _3090 = "nvidia-smi, https://github.com/noonghunna/club-3090/issues"

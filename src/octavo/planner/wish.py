@@ -1,6 +1,6 @@
 """Whether so many sequences of a length fit into a memory, and what else would do.
 
-`plan_wish` asks `octavo.plan` alone; nothing here knows pages.
+`plan_wish` asks `octavo.plan` for each answer.
 """
 
 import contextlib
@@ -12,6 +12,8 @@ from octavo.planner.budget import Memory, available_memory, parse_memory
 from octavo.planner.plan import Plan
 from octavo.planner.pools import max_length_for, max_sequences_in_flight
 from octavo.planner.request import plan
+
+__all__ = ["Wish", "plan_wish"]
 
 _MOST_RANKS = 64
 _DEVICE = ("utilization", "weights", "activations", "other")

@@ -172,7 +172,7 @@ def _curve(axes: Any, runs: Sequence[Run], sweep: str, lines: dict[str, list[flo
             [labels[n] for n in order],
             {name: [values[n] for n in order] for name, values in lines.items()},
         )
-        axes.set_xlabel({"memory": "pool", "page-size": "tokens a page"}[sweep])
+        axes.set_xlabel({"memory": "pool", "page-size": "tokens per page"}[sweep])
     axes.set_ylim(bottom=0, top=1.2 * max(0.01, *map(max, lines.values())))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.planner.figures import amount
+from octavo.planner.figures import amount, counted
 from octavo.simulation.pools import TooSmall
 from octavo.simulation.report import Outcome, Run
 from octavo.simulation.requests import BLOCK, Trace
@@ -16,11 +16,11 @@ def trace_line(trace: Trace) -> str:
     """What was replayed, in one line."""
     facts = trace.to_dict()
     text = (
-        f"{trace.name}: {facts['requests']:,} requests ({trace.form}), "
+        f"{trace.name}: {counted(facts['requests'], 'request')} ({trace.form}), "
         f"{facts['input_tokens']:,} prompt and {facts['output_tokens']:,} answer tokens "
         f"in {facts['seconds']:,.0f} s"
     )
-    text += f"; {trace.bad_lines:,} bad lines skipped" if trace.bad_lines else ""
+    text += f"; {counted(trace.bad_lines, 'bad line')} skipped" if trace.bad_lines else ""
     return text + (f"; {trace.out_of_order:,} out of order, sorted" if trace.out_of_order else "")
 
 
@@ -31,7 +31,7 @@ def about(model: TimeModel | None) -> str:
     return (
         f"A step takes {1000 * model.step_seconds:g} ms + prompt tokens / {model.prefill_rate:,g} "
         f"+ decoding rows / {model.decode_rate:,g} seconds, with at most "
-        f"{model.max_step_tokens:,} tokens and {model.max_sequences:,} requests"
+        f"{counted(model.max_step_tokens, 'token')} and {counted(model.max_sequences, 'request')}"
         + ("." if model.preemption else ", none of which is preempted.")
     )
 
@@ -53,10 +53,10 @@ def padding(trace: Trace, *, serial: bool) -> str | None:
     """Why a serial replay counts more prompt tokens than the trace has, or None."""
     if not (serial and trace.padded):
         return None
-    counted = trace.to_dict()["replayed_tokens"]
+    replayed = trace.to_dict()["replayed_tokens"]
     return (
         f"Each hash id counts as {BLOCK} tokens, with a token of the request's own behind: "
-        f"{counted:,} prompt tokens are replayed."
+        f"{replayed:,} prompt tokens are replayed."
     )
 
 
@@ -68,12 +68,12 @@ def setting_line(trace: Trace, runs: Sequence[Run], sweep: str | None) -> str:
         f"model {setting.model}" if setting.model else "no model",
         "" if plan.elements is None else str(plan.elements.kv),
         _swept(runs[0], sweep),
-        "" if sweep == "page-size" else f"{plan.page_size} tokens a page",
+        "" if sweep == "page-size" else f"{counted(plan.page_size, 'token')} per page",
         "" if sweep == "policy" else setting.policy,
         f"{setting.replicas} replica{'s' if setting.replicas > 1 else ''}",
         f"router {setting.router}" if setting.replicas > 1 else "",
         "sequences of any length" if limit is None else f"sequences of at most {limit:,} tokens",
-        "" if trace.seed is None else f"{trace.rate:g} requests a second, seed {trace.seed}",
+        "" if trace.seed is None else f"{trace.rate:g} requests per second, seed {trace.seed}",
     ]
     return f"Setting: {', '.join(filter(None, words))}."
 
@@ -122,7 +122,10 @@ def run_rows(run: Run) -> Facts:
         ("requests", _requests(run, found)),
         ("held", f"{found['peak_pages']:,} {unit} at peak, by requests that ran"),
         ("kept", f"{kept}: for reuse, not counted as held"),
-        ("evicted", f"{evicted['prefill']:,} pages for prompts, {evicted['decode']:,} for answers"),
+        (
+            "evicted",
+            f"{counted(evicted['prefill'], 'page')} for prompts, {evicted['decode']:,} for answers",
+        ),
     ]
     return rows + (_timed_rows(found) if run.jobs else []) + _replica_rows(run, found)
 
@@ -173,20 +176,18 @@ def _requests(run: Run, found: dict[str, Any]) -> str:
 def _pool(run: Run) -> str:
     plan, own = run.setting.plan, run.setting.own_page
     many = f"{len(run.tallies)} replicas with " if len(run.tallies) > 1 else ""
-    count = f"{plan.usable_pages - own:,}"
+    count = counted(plan.usable_pages - own, "parent" if plan.packed else "page")
     more = f" + {own} for a prompt's own token" if own else ""
     size = f" ({amount(plan.usable_pages * plan.page_bytes)})" if plan.page_bytes else ""
     if not plan.packed:
-        return f"{many}{count} pages of {plan.page_size} tokens{more}{size}"
+        return f"{many}{count} of {counted(plan.page_size, 'token')}{more}{size}"
     each = ", or ".join(
-        f"{_pages(group.pages_per_parent)} of {name}" for name, group in plan.groups.items()
+        f"{counted(group.pages_per_parent, 'page')} of {name}"
+        for name, group in plan.groups.items()
     )
     bytes_each = f" of {plan.page_bytes:,} bytes" if plan.page_bytes else ""
-    return f"{many}{count} parents{bytes_each}{size}, each {each}; {plan.page_size} tokens a page"
-
-
-def _pages(count: int) -> str:
-    return f"{count:,} page{'' if count == 1 else 's'}"
+    tokens = f"{counted(plan.page_size, 'token')} per page"
+    return f"{many}{count}{bytes_each}{size}, each {each}; {tokens}"
 
 
 def _timed_rows(found: dict[str, Any]) -> Facts:
