@@ -168,7 +168,7 @@ def test_what_cannot_be_compared_says_why(plan):
         (["--memory", "1MiB", "--utilization", "2"], 2, "utilization is '2'; it must be above 0"),
         (["--memory", "1MiB", "--scales", "head"], 2, "bf16 is not quantised and has no scales"),
         (["--memory", "1MiB", "--max-seqs", 10**18], 2, "take more than 2**31 token slots"),
-        (["--memory", "1MiB", "--html", "/nowhere/a.html"], 1, "/nowhere/a.html: No such file"),
+        (["--memory", "1MiB", "--html", "/nowhere/a.html"], 1, "there is no folder '/nowhere'"),
         (["--memory", "1MiB", "--html", "a", "--json"], 2, "not allowed with argument --html"),
         (["--memory", "1XiB"], 2, "give bytes as an int"),
         (["--memory", "1MiB", "--dtype", "int3"], 2, "invalid choice: 'int3'"),

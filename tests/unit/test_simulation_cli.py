@@ -237,8 +237,9 @@ def test_without_matplotlib(simulate, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (("nowhere.jsonl", "--pages", 9), 1, "nowhere.jsonl: No such file"),
-        ((".", "--pages", 9), 1, "Is a directory"),
+        (("nowhere.jsonl", "--pages", 9), 1, "nowhere.jsonl: there is no such file"),
+        (("chatt",), 1, "chatt: .* nor a workload of that name .chat, "),
+        (("/",), 1, "/ is a folder; a trace is a file"),
         (("EMPTY", "--pages", 9), 1, "there is no request in it"),
         (("BAD", "--pages", 9), 1, "line 2: it is not JSON"),
         (("--pages", 9), 2, "required: TRACE"),
@@ -271,8 +272,8 @@ def test_without_matplotlib(simulate, monkeypatch, tmp_path):
         (("chat", "--pages", 9, "--rate", 0), 2, "'0' is not a number of 0.001 to 1e.12"),
         (("chat", "--pages", 9, "--step-ms", "nan"), 2, "'nan' is not a number"),
         (("chat", "--pages", 9, "--timing", "--max-step-tokens", 9), 2, "--max-seqs is above"),
-        (("chat", "--pages", 9, "--html", "nowhere/out.html"), 1, "nowhere: no such directory"),
-        (("chat", "--pages", 9, "--png", "."), 1, "is a directory"),
+        (("chat", "--pages", 9, "--html", "nowhere/out.html"), 1, "there is no folder 'nowhere'"),
+        (("chat", "--pages", 9, "--png", "."), 1, ". is a folder; give the name"),
     ],
 )
 def test_misuse(simulate, tmp_path, monkeypatch, words, code, why):

@@ -118,6 +118,7 @@ def run(options: argparse.Namespace) -> None:
     if options.model == DEFAULT_MODEL and not hub.is_pulled(DEFAULT_MODEL):
         print(f"{DEFAULT_MODEL} is not here yet; fetching it once", file=sys.stderr)
         pull.fetch(DEFAULT_MODEL)
+    hub.find(options.model)  # before PyTorch is imported, which takes seconds
     with ProgressBar(Path(options.model).name, unit="tokens") as bar:
         _run(options, prompts, bar)
 

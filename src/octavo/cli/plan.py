@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.cli import arguments, comparing
 from octavo.cli.models import read_model, read_weights
+from octavo.cli.paths import check_output
 from octavo.cli.terminal import show
 from octavo.planner.answer import answer
 from octavo.planner.explain import explain_plan
@@ -174,6 +175,8 @@ def _add_sequences(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the plan, or several beside each other; 3 where what was asked for does not fit."""
     _check(options)
+    if options.html:
+        check_output(options.html)
     questions = [_question(config, options) for config in options.configs]
     first, choice = questions[0], options.compare or ("model" if questions[1:] else None)
     if choice == "model":

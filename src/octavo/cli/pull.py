@@ -21,8 +21,18 @@ def add_to(commands: Any) -> None:
         "fetches it again if a file has changed.",
         epilog="The cache folder is $OCTAVO_HOME, else $XDG_CACHE_HOME/octavo or ~/.cache/octavo.",
     )
-    parser.add_argument("name", metavar="NAME", choices=[*hub.MODELS], help=known)
+    parser.add_argument("name", metavar="NAME", type=_name, choices=[*hub.MODELS], help=known)
     parser.set_defaults(run=run)
+
+
+def _name(text: str) -> str:
+    """A name that can be pulled; what else people have, they have on disk."""
+    if text not in hub.MODELS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no model that octavo pulls (known: {', '.join(hub.MODELS)}); of others "
+            "download the folder, and give its path to octavo generate"
+        )
+    return text
 
 
 def run(options: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from octavo import simulation
 from octavo.cli import arguments, simulate_options, simulate_page
 from octavo.cli.machine import machine_memory
 from octavo.cli.models import read_model
+from octavo.cli.paths import check_output, check_trace
 from octavo.cli.terminal import show
 from octavo.cli.waiting import ProgressBar
 from octavo.errors import OctavoError
@@ -101,11 +102,7 @@ def _require_outputs(options: argparse.Namespace) -> None:
     for name in filter(None, (options.html, options.png)):
         if find_spec("matplotlib") is None:
             raise arguments.CommandError(arguments.not_installed("matplotlib", "simulate"))
-        path = Path(name)
-        if path.is_dir():
-            raise arguments.CommandError(f"{name}: is a directory")
-        if not path.parent.is_dir():
-            raise arguments.CommandError(f"{path.parent}: no such directory")
+        check_output(name)
 
 
 def _time_model(options: argparse.Namespace) -> simulation.TimeModel | None:
@@ -132,6 +129,7 @@ def _trace(options: argparse.Namespace, bar: ProgressBar) -> simulation.Trace:
         return simulation.generate(options.trace, many, rate=options.rate, seed=options.seed)
     if options.trace == "-" and sys.stdin.isatty():
         raise arguments.UsageError("TRACE is -, and nothing is piped into stdin")
+    check_trace(options.trace)
     bar(f"reading {'stdin' if options.trace == '-' else options.trace}")
     return simulation.read_trace(
         options.trace,
