@@ -90,6 +90,7 @@ def _lengths(request):
         (_lines({**GOOD, "output_length": 1.5}), "output_length is 1.5"),
         (_lines({**GOOD, "output_length": True}), "output_length is True"),
         (_lines({**GOOD, "timestamp": "now"}), "timestamp is 'now'; it must be a number"),
+        (_lines({**GOOD, "timestamp": 10**400}), "timestamp is 10000"),
         ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', "timestamp is nan"),
         (_lines({**GOOD, "input_length": 1025}), "hash_ids has 2 ids; .* takes 3"),
         (_lines({**GOOD, "hash_ids": [1, None]}), "hash_ids must be a list"),
