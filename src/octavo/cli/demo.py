@@ -178,11 +178,13 @@ def _ask(engine: Any, loaded: Any, prompt: list[int]) -> Turn:
         while not answer.request.output:
             engine.step()
     first = time.perf_counter() - began
-    print(answer.update(), end="", flush=True)
-    while not answer.request.done:
-        engine.step()
+    try:
         print(answer.update(), end="", flush=True)
-    print()
+        while not answer.request.done:
+            engine.step()
+            print(answer.update(), end="", flush=True)
+    finally:
+        print()  # where it is cut short too, what went wrong has its own line
     return Turn(answer.text, len(prompt), answer.request.cached_tokens, first)
 
 
