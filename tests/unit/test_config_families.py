@@ -11,6 +11,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import octavo
 from octavo import Attention, Compressed, Cross, Latent, ModelSpec, Shared, State
 from octavo.errors import ConfigError, UnknownArchitecture
+from octavo.model.configs.names import NAMES
 from octavo.model.configs.nested import ENCODERS, REFUSED
 from octavo.planner import sizes
 
@@ -381,6 +382,9 @@ def test_layers_of_mimo_v2():
 
     assert Attention(2, 24, 16) == found[0] == found[3]
     assert Attention(4, 24, 8, window=9, sink_logits=True) == found[1]
+    ahead = {"num_nextn_predict_layers": 2, "hybrid_layer_pattern": [0, 1, 1, 0]}
+    mtp = read(KV | {"model_type": "mimo_v2"} | ahead | swa | sizes).mtp
+    assert (Attention(4, 24, 8, window=9, sink_logits=True),) * 2 == mtp
     with pytest.raises(ConfigError, match="hybrid_layer_pattern"):
         layers(model_type="mimo_v2_flash", hybrid_layer_pattern=[0, 2, 1, 0], **sizes)
 
@@ -431,6 +435,13 @@ def test_modules_of_prediction_layers():
     """MiniMax counts modules; by other names families count layers."""
     assert 3 == len(read(KV | {"model_type": "minimax_m2", "num_mtp_modules": 3}).mtp)
     assert 2 == len(read(KV | {"model_type": "mimo", "num_mtp_layers": 2}).mtp)
+
+
+@pytest.mark.parametrize("name", NAMES["num_nextn_predict_layers"])
+def test_every_name_of_prediction_layers_counts(name):
+    """A file that counts its prediction layers by another name has as many."""
+    assert 2 == len(read(KV | {"model_type": "mimo", name: 2}).mtp)
+    assert (Attention(2, 16, 16),) * 2 == read(KV | {"model_type": "mimo", name: 2}).mtp
 
 
 def test_prediction_layers_beside_the_decoders_part():

@@ -204,6 +204,25 @@ def test_a_file_that_asks_for_a_small_cache(asked):
     assert () == read(BASE | {"model_type": "llama", "quantization_config": {"bits": 4}}).notes
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "int"}}, "int8: --dtype int8"),
+        ({"kv_cache_quant_algo": "NVFP4"}, "nvfp4: no element type here is that"),
+        ({"quantization": {"kv_cache_quant_algo": "FP8"}}, "fp8: --dtype fp8"),
+        ({"kv_cache_quant_config": {"*k_proj": {"output_tensors": {"dtype": "fp8_e4m3"}}}}, "fp8"),
+        ({"export": {"kv_cache_group": ["*k_proj"]}}, "a quantised cache: --dtype fp8"),
+        ({"kv_cache_quantization": {"bits": 4}}, "int4: --dtype int4"),
+    ],
+)
+def test_a_small_cache_in_every_form(asked, words):
+    """Quantisers say it in forms of their own; what to do depends on the element type."""
+    notes = read(BASE | {"model_type": "llama", "quantization_config": asked}).notes
+
+    assert 1 == len(notes)
+    assert words in notes[0]
+
+
 def test_a_small_cache_asked_for_beside_the_config(tmp_path):
     """ModelOpt says it in a file of its own; one that is no JSON says nothing."""
     config = BASE | {"model_type": "llama"}

@@ -8,7 +8,7 @@ from octavo.model.configs.families import FAMILIES
 
 _PARTS = (
     *("text_config", "llm_config", "language_config", "thinker_config", "decoder_config"),
-    *("decoder", "talker_config"),
+    *("decoder", "talker_config", "lm_config", "text_model_config", "language_model_config"),
 )
 _AHEAD = "use_bidirectional_attention"
 

@@ -4,7 +4,7 @@ Knows names that look like sizes of a cache, and no family.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 _SIZE = re.compile(
@@ -82,23 +82,54 @@ def _counts(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
+_ASKS = (
+    *("kv_cache_scheme", "kv_cache_quant_algo", "kv_cache_dtype", "kv_cache_type"),
+    *("kv_cache_quant_config", "kv_cache_quantization", "cache_dtype"),
+)
+_PARTS = ("quantization_config", "quantization", "export", "cache_config")
+_COUNTED = ("fp8", "int8", "int4")
+
+
 def cache_type(config: Mapping[str, Any]) -> list[str]:
-    """A sentence where the file asks for a cache of fewer bits than its weights' type. O(1)."""
-    quantised = config.get("quantization_config")
-    for part in (config, quantised if isinstance(quantised, Mapping) else {}):
-        for name in ("kv_cache_scheme", "kv_cache_quant_algo", "kv_cache_dtype", "kv_cache_type"):
+    """A sentence where the file asks for a cache of fewer bits than its weights' type. O(fields).
+
+    In the forms of compressed-tensors, ModelOpt, Quark and Mistral, beside the model's fields or in
+    a part about quantisation.
+    """
+    for part in _quantised(config):
+        for name in _ASKS:
             asked = _wish(part.get(name))
             if asked:
-                return [f"{name} asks for a cache in {asked}: --dtype fp8 (dtype='fp8') counts it"]
+                return [f"{name} asks for a cache in {asked}: {_advice(asked)}"]
+        if part.get("kv_cache_group"):
+            return [f"kv_cache_group asks for a quantised cache: {_advice('fp8')}"]
     return []
+
+
+def _quantised(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The config and its parts that may say it, down to parts of parts."""
+    yield config
+    for name in _PARTS:
+        part = config.get(name)
+        if isinstance(part, Mapping):
+            yield from _quantised(part)
+
+
+def _advice(asked: str) -> str:
+    dtype = next((name for name in _COUNTED if asked.startswith(name)), None)
+    if dtype is None:
+        return "no element type here is that, and --dtype fp8 (dtype='fp8') counts twice the bits"
+    return f"--dtype {dtype} (dtype='{dtype}') counts it"
 
 
 def _wish(value: object) -> str | None:
     """The element type in words, where it is one of eight bits or fewer."""
     if isinstance(value, Mapping):
-        bits, kind = value.get("num_bits"), value.get("type", "int")
+        bits, kind = value.get("num_bits", value.get("bits")), value.get("type", "int")
         if isinstance(bits, int) and bits <= 8:
             return f"fp{bits}" if kind == "float" else f"int{bits}"
-        return None
+        inner = (_wish(item) for item in (value.get("dtype"), *value.values()) if item is not value)
+        return next((found for found in inner if found), None)
     text = str(value).lower() if isinstance(value, str) else ""
-    return text if re.search(r"fp8|float8|int8|int4|nvfp4|fp4", text) else None
+    found = re.search(r"nvfp4|mxfp4|fp4|fp8|float8|int8|int4", text)
+    return found[0].replace("float8", "fp8") if found else None

@@ -144,7 +144,10 @@ _WINDOWED: dict[str, Family] = {
         windowed.llama4, (48, 5120, 40, 8, 128, 131072), {"attention_chunk_size": 8192}
     ),
     "mimo_v2_flash": row(
-        windowed.mimo_v2, (48, 4096, 64, 4, 192, 131072), {"v_head_dim": 128, "sliding_window": 129}
+        windowed.mimo_v2,
+        (48, 4096, 64, 4, 192, 131072),
+        {"v_head_dim": 128, "sliding_window": 129},
+        mtp=windowed.mimo_v2_mtp,
     ),
     "ministral": row(
         windowed.every_layer, (32, 4096, 32, 8, None, 131072), {"sliding_window": 4096}

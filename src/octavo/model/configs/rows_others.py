@@ -209,7 +209,7 @@ REMOTE: dict[str, Family] = {
     "youtu_llm": row(latent.latent, (32, 2048, 16, 16, None, 131072), MLA),
     "longcat_flash_ngram": row(remote.with_last_ids, (None, None, None, None, None, None), MLA),
     # XiaomiMiMo's MiMo-V2 after Flash: their files say the heads of layers that slide
-    "mimo_v2": row(windowed.mimo_v2, (None, None, None, None, None, None), {"v_head_dim": 128}),
+    "mimo_v2": row(windowed.mimo_v2, _NOTHING, {"v_head_dim": 128}, mtp=windowed.mimo_v2_mtp),
     # Snowflake/snowflake-arctic-instruct, inceptionai/jais-13b, xverse/XVERSE-13B configurations
     "arctic": row(windowed.every_layer, (32, 4096, 32, None, None, 4096), {"sliding_window": None}),
     "jais": row(dense.unshared, (12, 768, 12, None, None, 1024)),

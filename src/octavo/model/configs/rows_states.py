@@ -193,7 +193,9 @@ _HYBRID: dict[str, Family] = {
     "qwen3_5_text": row(
         hybrid.gated_delta, (32, 4096, 16, 4, 256, 32768), _DELTA, mtp=hybrid.gated_delta_mtp
     ),
-    "qwen3_next": row(hybrid.gated_delta, (48, 2048, 16, 2, 256, 32768), _DELTA),
+    "qwen3_next": row(
+        hybrid.gated_delta, (48, 2048, 16, 2, 256, 32768), _DELTA, mtp=hybrid.gated_delta_mtp
+    ),
     "recurrent_gemma": row(
         hybrid.recurrent_gemma,
         (26, 2560, 10, None, None, None),

@@ -193,26 +193,33 @@ def mimo_v2(fields: Fields) -> list[Layer]:
     their heads, else twice as many. ``sliding_window_size`` does not count the query's own
     position.
     """
-    k_dim, v_dim = fields.head_dim(), fields.count("v_head_dim")
-    heads = fields.kv_heads()
-    size = fields.get("sliding_window_size")
-    window = fields.window() if size is None else fields.count("sliding_window_size") + 1
-    kinds: Kinds = {
-        FULL: lambda: Attention(heads, k_dim, v_dim),
-        SLIDING: lambda: Attention(
-            _mimo_heads(fields, 2 * heads),
-            fields.count("swa_head_dim", default=k_dim),
-            fields.count("swa_v_head_dim", default=v_dim),
-            window=window,
-            sink_logits=True,
-        ),
-    }
+    plain = Attention(fields.kv_heads(), fields.head_dim(), fields.count("v_head_dim"))
+    kinds: Kinds = {FULL: lambda: plain, SLIDING: lambda: _mimo_window(fields)}
     usual = [int(i != 0 and (i + 1) % 6 != 0) for i in range(fields.layers)]
     pattern = fields.listed("hybrid_layer_pattern", usual)
     if len(pattern) != fields.layers or set(map(str, pattern)) - {"0", "1"}:
         right = f"it must hold 0 or 1 for each of the {fields.layers} layers"
         raise ConfigError("hybrid_layer_pattern", pattern, right)
     return fields.by_type(kinds, lambda layer: SLIDING if pattern[layer] else FULL)
+
+
+def mimo_v2_mtp(fields: Fields, _: list[Layer]) -> tuple[Layer, ...]:
+    """Prediction layers slide, whatever the last layer does."""
+    count = fields.layer_count("num_nextn_predict_layers", default=0, low=0)
+    return (_mimo_window(fields),) * count if count else ()
+
+
+def _mimo_window(fields: Fields) -> Attention:
+    """A layer that slides: its window may be said without the query's own position."""
+    size = fields.get("sliding_window_size")
+    window = fields.window() if size is None else fields.count("sliding_window_size") + 1
+    return Attention(
+        _mimo_heads(fields, 2 * fields.kv_heads()),
+        fields.count("swa_head_dim", default=fields.head_dim()),
+        fields.count("swa_v_head_dim", default=fields.count("v_head_dim")),
+        window=window,
+        sink_logits=True,
+    )
 
 
 def _mimo_heads(fields: Fields, usual: int) -> int:
