@@ -115,8 +115,19 @@ def test_core_that_runs_is_named(doctor, monkeypatch, why_not, fact):
     assert 0 == code
     assert facts["core"].startswith(fact)
     found = {"core": {"why_not": why_not}, "packages": {"torch": "2"}}
-    found |= {"backends": [{"works": True}], "processor": {"flags": None}}
+    found |= {"compiler": "/usr/bin/cc", "processor": {"flags": None}}
     assert bool(why_not) == any("C compiler" in line for line in diagnosis.advice(found))
+
+
+def test_missing_compiler_is_no_fault(monkeypatch):
+    """Without a C compiler the attention kernel is missing, which is advice."""
+    monkeypatch.setenv("CC", "no-such-compiler -O2")
+    found = diagnosis.facts()
+    found["backends"] = [{"name": "cpu", "works": False, "broken": False}]
+
+    assert found["compiler"] is None
+    assert [] == diagnosis.faults(found)
+    assert any("install one, or set CC" in line for line in diagnosis.advice(found))
 
 
 def test_broken_backend_is_a_fault(doctor, monkeypatch):

@@ -169,6 +169,7 @@ def test_mistakes_in_a_file_are_named(octavo_run, tmp_path, table, value, said):
     [
         (b"[plan\n", 2, "it is no TOML file: "),
         (b"plan = 3\n", 2, "plan is 3; it must be a table, [plan]"),
+        (b"#" * 2**21, 2, "it has more than 1,048,576 bytes; settings have fewer"),
         (b"\xff\n", 2, "it is no text in UTF-8 (byte 0)"),
         (None, 1, "No such file or directory"),
     ],

@@ -136,7 +136,7 @@ def advice(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"{not_installed('torch', 'engine')}: octavo generate needs it, and the engine"
         )
-    elif not found["backends"][0]["works"] and not found["backends"][0]["broken"]:
+    elif found["compiler"] is None and not found["backends"][0]["works"]:
         lines.append("the attention kernel for CPUs needs a C compiler: install one, or set CC")
     if found["processor"]["flags"] and found["processor"]["fast_dtype"] == "fp32":
         lines.append(

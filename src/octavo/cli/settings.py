@@ -21,6 +21,7 @@ from octavo.cli.arguments import CommandError, UsageError
 from octavo.folders import config_file
 
 _OWN = ("help", "version", "config-file", "show-config")
+_LONGEST = 2**20  # bytes of a file that is read; devices never end
 _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -321,7 +322,10 @@ def _path(options: argparse.Namespace, environment: Mapping[str, str]) -> Path |
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:
+            raise UsageError(f"{path}: it has more than {_LONGEST:,} bytes; settings have fewer")
+        return tomllib.loads(content.decode("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: it is no TOML file: {error}") from None
     except UnicodeDecodeError as error:
