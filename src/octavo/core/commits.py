@@ -153,9 +153,10 @@ class Core(Steps):
             self.computed[row] = end
             if end < context:
                 self.cut(row, end)
-            after = self.span(row, end)
-            if after > before:
-                self.publish(place, row, before, after, later)
+            if end >= (before + 1) * self.size:
+                after = self.span(row, end)
+                if after > before:
+                    self.publish(place, row, before, after, later)
         if self.sliding:
             position = max(0, self.computed[row] - self.rollback)
             for group in self.groups:

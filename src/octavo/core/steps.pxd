@@ -8,7 +8,8 @@ from octavo.core.spaces cimport Space
 
 cdef class Steps(StepBlocks):
     cdef public long long[::1] stamp, new, owed_after
-    cdef public int[::1] nothing, given
+    cdef public int[::1] nothing, given, growing
+    cdef public int growers
     cdef public long long tick
     cdef public Rows scratch
     cdef public list open
@@ -21,6 +22,8 @@ cdef class Steps(StepBlocks):
     @cython.locals(given="int[::1]", tokens="long long", most="long long", i=int, row=int, start="long long", end="long long")
     cdef tuple aim_rows(self, Rows rows, int count, object counts, long long ahead)
     cdef Py_ssize_t check_end(self, int place, int row, long long start, long long end, long long ahead) except -1
+    @cython.locals(over=int)
+    cdef void note_growth(self, int place, int row, int start, int end) except *
     @cython.locals(total="long long", number=int, page=int, times=int, space=Space)
     cdef Py_ssize_t count_new(self, Rows rows) except -1
     @cython.locals(total="long long", number=int)
@@ -35,7 +38,7 @@ cdef class Steps(StepBlocks):
     cdef void begin_pages(self, Pass step) except *
     @cython.locals(group=Group, column=int)
     cdef void take_columns(self, Pass step, int row, int first, int last) except *
-    @cython.locals(number=int, i=int, row=int, start=int, end=int, first=int, last=int, page=int, times=int, copies=list, given=dict, fetched=list)
+    @cython.locals(number=int, i=int, place=int, row=int, start=int, end=int, first=int, last=int, page=int, times=int, copies=list, given=dict, fetched=list)
     cdef void place_rows(self, Pass step, Rows rows) except *
     @cython.locals(page=int)
     cdef int take(self, Pass step, Group group, int row, int column) except -1

@@ -42,6 +42,8 @@ class Steps(StepBlocks):
         open: the steps that wait to be committed or aborted, oldest first. One in it that is not
             ``is_open`` was interrupted while it was made, committed or aborted.
         stamp: by row, the last extend that named it.
+        growing: places of rows that take pages or need something else in the step that is made;
+            ``growers`` of them.
         new, owed_after: by group, pages this step takes, and pages owed when it has.
         nothing: no numbers. given: token ids of the list read last.
         scratch: the rows of the list of handles read last.
@@ -52,6 +54,8 @@ class Steps(StepBlocks):
         self.open: list[Any] = []
         self.stamp = longs(parts.rows)
         self.tick = 0
+        self.growing = ints(parts.rows)
+        self.growers = 0
         self.new = longs(len(parts.groups))
         self.owed_after = longs(len(parts.groups))
         self.nothing = ints(0)
@@ -133,8 +137,13 @@ class Steps(StepBlocks):
         self.count_new(rows)
 
     def aim_rows(self, rows: Rows, count: int, counts: Any, ahead: int) -> tuple[int, int]:
-        """Where each row comes to, into ``target``; returns new tokens and the longest context."""
+        """Where each row comes to, into ``target``, and which grow into ``growing``.
+
+        Returns:
+            New tokens of all rows, and the longest context.
+        """
         self.tick += 1
+        self.growers = 0
         given = self.nothing
         if counts is not None:
             given = counts
@@ -156,6 +165,7 @@ class Steps(StepBlocks):
                 raise Refused(COUNT, i, end - start)
             if end > start:
                 end = self.check_end(i, row, start, end, ahead)
+                self.note_growth(i, row, start, end)
             self.target[row] = end
             tokens += end - start
             most = max(most, end)
@@ -176,6 +186,13 @@ class Steps(StepBlocks):
         if self.states and end - self.known[row] - self.waiting[row] > self.rollback:
             raise Refused(DRAFTS, place, end)
         return end
+
+    def note_growth(self, place: int, row: int, start: int, end: int) -> None:
+        """Into ``growing`` where a row that moves needs more than its open page. O(1)."""
+        over = start % self.size
+        if over == 0 or over + end - start > self.size or self.special[row]:
+            self.growing[self.growers] = place
+            self.growers += 1
 
     def count_new(self, rows: Rows) -> int:
         """Pages by group for all rows, into ``new``; returns how many.
@@ -218,11 +235,9 @@ class Steps(StepBlocks):
         shared: dict[tuple[int, int], int] = {}
         size = self.size
         new = 0
-        for i in range(rows.count):
-            row = rows.data[i]
+        for i in range(self.growers):
+            row = rows.data[self.growing[i]]
             start, end = self.scheduled[row], self.target[row]
-            if end == start:
-                continue
             if not self.special[row]:
                 new += (end + size - 1) // size - (start + size - 1) // size
                 continue
@@ -250,8 +265,8 @@ class Steps(StepBlocks):
     def reserve_columns(self, rows: Rows) -> None:
         """Room in every table, before anything is changed. Amortised O(new columns)."""
         size = self.size
-        for i in range(rows.count):
-            row = rows.data[i]
+        for i in range(self.growers):
+            row = rows.data[self.growing[i]]
             used = (self.scheduled[row] + size - 1) // size
             columns = (self.target[row] + size - 1) // size
             if columns > used:
@@ -268,13 +283,12 @@ class Steps(StepBlocks):
         given: dict[tuple[int, int], int] = {}
         fetched = [(number, source) for number, source, _ in copies]
         self.pending = {}
-        for i in range(rows.count):
-            row = rows.data[i]
+        for i in range(self.growers):
+            place = self.growing[i]
+            row = rows.data[place]
             start, end = self.scheduled[row], self.target[row]
-            if end == start:
-                continue
             if self.special[row]:
-                self.place_special(step, i, row, copies, given, fetched)
+                self.place_special(step, place, row, copies, given, fetched)
             first, last = (start + self.size - 1) // self.size, (end + self.size - 1) // self.size
             if last > first:
                 self.take_columns(step, row, first, last)

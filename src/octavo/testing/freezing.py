@@ -35,8 +35,8 @@ _NO_STATE = {
     "PrefixIndex": "version names salt code buckets following",
     "PagePool": "due need lack pinned opening mark marks",
     "Space": "fullest",
-    "Core": "stamp tick target new owed_after given scratch path chain boundary tokens_boundary"
-    " awaited wants owed published dropped repointed coming",
+    "Core": "stamp tick growing growers target new owed_after given scratch path chain boundary"
+    " tokens_boundary awaited wants owed published dropped repointed coming",
 }
 CACHED = frozenset(f"{kind}.{name}" for kind, names in _NO_STATE.items() for name in names.split())
 """Attributes that are no state, as ``Kind.name``.
