@@ -3,7 +3,7 @@
 Computes nothing a plan does not know.
 """
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from octavo.planner import sizes
 from octavo.planner.budget import Memory
@@ -12,11 +12,35 @@ from octavo.planner.notes import copies
 from octavo.planner.pools import PoolPlan, max_sequences, max_sequences_in_flight, parents
 from octavo.planner.solve import longest_alone
 
-if TYPE_CHECKING:
-    from octavo.planner.wish import Wish
+
+class Wish(NamedTuple):
+    """What was asked for, and what would do.
+
+    All is counted beside what a step of ``max_step_tokens`` holds in flight.
+
+    Attributes:
+        sequences: how many are to fit at once.
+        length: tokens of each.
+        fits: whether they do.
+        max_sequences: how many of that length do.
+        max_length: tokens at which so many do; 0: not even of one token.
+        memory: bytes of a rank's memory that are exactly enough.
+        tp: the fewest ranks of the same memory, doubled from those asked for, on which they fit;
+            None: not known to. Weights are divided among the ranks.
+        device: the memory that was asked about.
+    """
+
+    sequences: int
+    length: int
+    fits: bool
+    max_sequences: int
+    max_length: int
+    memory: int
+    tp: int | None
+    device: Memory
 
 
-def answer(plan: PoolPlan, wish: "Wish | None" = None) -> list[str]:
+def answer(plan: PoolPlan, wish: Wish | None = None) -> list[str]:
     """The sentences, for a plan with bytes.
 
     Args:
@@ -66,7 +90,7 @@ def _each(plan: PoolPlan, memory: Memory) -> str:
     return " per GPU" if memory.gpu else " per rank"
 
 
-def _fits(plan: PoolPlan, wish: "Wish | None", memory: Memory, length: int) -> str:
+def _fits(plan: PoolPlan, wish: Wish | None, memory: Memory, length: int) -> str:
     """How many, or whether those asked for do, and what else would."""
     if wish is not None and not wish.fits:
         return _misfit(plan, wish)
@@ -90,7 +114,7 @@ def _asked(plan: PoolPlan) -> int | None:
     return plan._request.sequences or 1
 
 
-def _misfit(plan: PoolPlan, wish: "Wish") -> str:
+def _misfit(plan: PoolPlan, wish: Wish) -> str:
     each, would = _each(plan, wish.device), []
     all_of_them = "one" if wish.sequences == 1 else f"{wish.sequences:,}"
     if wish.max_sequences:
@@ -158,7 +182,7 @@ def _left(plan: PoolPlan, memory: Memory) -> str:
     return text if memory.weights is not None else f"{text}, weights not given"
 
 
-def _used(plan: PoolPlan, wish: "Wish | None", length: int) -> str:
+def _used(plan: PoolPlan, wish: Wish | None, length: int) -> str:
     """What sequences take of that, and what stays free."""
     most = wish.max_sequences if wish else max_sequences_in_flight(plan, length)
     if not most:

@@ -4,7 +4,6 @@ Computes nothing a plan does not know.
 """
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from octavo.model.layers import (
     Attention,
@@ -17,7 +16,7 @@ from octavo.model.layers import (
     State,
 )
 from octavo.planner import figures, sizes
-from octavo.planner.answer import answer
+from octavo.planner.answer import Wish, answer
 from octavo.planner.budget import Budget
 from octavo.planner.components import LATENT_TILE
 from octavo.planner.figures import counted, exact, table, term
@@ -25,13 +24,10 @@ from octavo.planner.notes import notes_of
 from octavo.planner.pools import GroupPlan, PoolPlan, max_sequences, max_sequences_in_flight
 from octavo.planner.solve import longest_alone, scored_length
 
-if TYPE_CHECKING:
-    from octavo.planner.wish import Wish
-
 Line = tuple[str, str]
 
 
-def explain_plan(plan: PoolPlan, wish: "Wish | None" = None) -> str:
+def explain_plan(plan: PoolPlan, wish: Wish | None = None) -> str:
     """Three sentences that answer, then the arithmetic, a line a figure. O(layers).
 
     Args:

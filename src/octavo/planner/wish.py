@@ -4,11 +4,12 @@
 """
 
 import contextlib
-from typing import Any, NamedTuple
+from typing import Any
 
 from octavo.errors import BudgetTooSmall, PlanError
 from octavo.model.spec import ModelSpec
-from octavo.planner.budget import Memory, available_memory, parse_memory
+from octavo.planner.answer import Wish
+from octavo.planner.budget import available_memory, parse_memory
 from octavo.planner.plan import Plan
 from octavo.planner.pools import max_length_for, max_sequences_in_flight
 from octavo.planner.request import plan
@@ -17,33 +18,6 @@ __all__ = ["Wish", "plan_wish"]
 
 _MOST_RANKS = 64
 _DEVICE = ("utilization", "weights", "activations", "other")
-
-
-class Wish(NamedTuple):
-    """What was asked for, and what would do.
-
-    All is counted beside what a step of ``max_step_tokens`` holds in flight.
-
-    Attributes:
-        sequences: how many are to fit at once.
-        length: tokens of each.
-        fits: whether they do.
-        max_sequences: how many of that length do.
-        max_length: tokens at which so many do; 0: not even of one token.
-        memory: bytes of a rank's memory that are exactly enough.
-        tp: the fewest ranks of the same memory, doubled from those asked for, on which they fit;
-            None: not known to. Weights are divided among the ranks.
-        device: the memory that was asked about.
-    """
-
-    sequences: int
-    length: int
-    fits: bool
-    max_sequences: int
-    max_length: int
-    memory: int
-    tp: int | None
-    device: Memory
 
 
 def plan_wish(
