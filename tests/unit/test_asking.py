@@ -169,6 +169,19 @@ def test_a_wish_says_what_would_do(spec, memory):
     assert plan.memory.device in (wish.device.device, wish.memory)
 
 
+def test_a_wish_for_a_model_without_a_length():
+    """As long as one sequence can be; of no token where none fits; of states any length will do."""
+    spec = ModelSpec("unbounded", (Attention(1, 8, 8),))
+    _, wish = plan_wish(spec, "1MiB", sequences=2)
+    assert (octavo.plan(spec, "1MiB").tokens, False) == (wish.length, wish.fits)
+    _, wish = plan_wish(spec, 10, sequences=2)
+    assert (16, 0, False) == (wish.length, wish.max_length, wish.fits)
+    states = ModelSpec("states", (State((8, 16, 16), (64, 3)),) * 4)
+    plan, wish = plan_wish(states, "1MiB", sequences=20)
+    assert (True, int(plan.max_sequences(1))) == (wish.fits, wish.max_sequences)
+    assert "20 sequences of any length fit" in answer(plan, wish)[0]
+
+
 def test_a_wish_takes_the_arguments_of_plan():
     """Those out of range are refused by name."""
     for options, name in (
@@ -203,7 +216,7 @@ NEEDS = """\
 llama, bf16 cache, 2 ranks (tp 2): 1 sequence of 131,072 tokens needs 8.01 GiB per rank, 16.01 GiB \
 in all.
 Each sequence of 131,072 tokens takes 8 GiB per rank (16 GiB in all): 65,536 bytes per token.
-Left for the cache: all 8 GiB per rank, weights not given; 1 sequence takes 8 GiB of it, and \
+Left for the cache: all 8.01 GiB per rank, weights not given; 1 sequence takes 8 GiB of it, and \
 nothing is free."""
 WINDOWED = """\
 windows, bf16 cache, 140 MiB: 2.14 sequences of 8,192 tokens fit, 1 while a prompt is computed.

@@ -54,7 +54,7 @@ def answer(plan: PoolPlan, wish: Wish | None = None) -> list[str]:
     length = wish.length if wish else plan.max_length or longest_alone(plan)
     return [
         f"{_what(plan, memory)}: {_fits(plan, wish, memory, length)}.",
-        f"Each sequence of {length:,} tokens takes {_sequence(plan, memory, length)}.",
+        f"Each sequence of {_tokens(plan, length)} takes {_sequence(plan, memory, length)}.",
         f"Left for the cache: {_left(plan, memory)}{_used(plan, wish, length)}.",
     ]
 
@@ -97,7 +97,7 @@ def _fits(plan: PoolPlan, wish: Wish | None, memory: Memory, length: int) -> str
     asked = _asked(plan)
     if asked is None:
         return _capacity(plan, length)
-    many = f"{counted(asked, 'sequence')} of {length:,} tokens"
+    many = f"{counted(asked, 'sequence')} of {_tokens(plan, length)}"
     if not memory.given:
         ranks, need = _ranks(plan), amount(memory.device, up=True)
         whole = f", {amount(ranks * memory.device, up=True)} in all" if ranks > 1 else ""
@@ -125,17 +125,22 @@ def _misfit(plan: PoolPlan, wish: Wish) -> str:
         would.append(f"{all_of_them} on {wish.tp} x {wish.device.gpu} (tp {wish.tp})")
     elif wish.tp:
         would.append(f"{all_of_them} with tp {wish.tp}")
-    others = "" if wish.max_length else " at any length"
+    others = "" if wish.max_length or not sizes.bytes_per_token(plan) else " at any length"
     others += f": {', or '.join(would)}" if would else ""
-    many = f"{counted(wish.sequences, 'sequence')} of {wish.length:,} tokens"
+    many = f"{counted(wish.sequences, 'sequence')} of {_tokens(plan, wish.length)}"
     enough = f"{amount(wish.memory, up=True)}{each} would be enough"
     return f"{many} do{'es' if wish.sequences == 1 else ''} not fit{others}; {enough}"
+
+
+def _tokens(plan: PoolPlan, length: int) -> str:
+    """The length, where anything that is kept depends on it."""
+    return f"{length:,} tokens" if sizes.bytes_per_token(plan) else "any length"
 
 
 def _capacity(plan: PoolPlan, length: int) -> str:
     """As many as fit, fewer where a step takes room, and whether the longest is the model's."""
     steady, running = max_sequences(plan, length), max_sequences_in_flight(plan, length)
-    text = f"{hundredths(steady)} sequences of {length:,} tokens fit"
+    text = f"{hundredths(steady)} sequences of {_tokens(plan, length)} fit"
     if running < int(steady):
         text += f", {running:,} while a prompt is computed"
     own = plan.spec.max_length if plan.spec else None
@@ -156,8 +161,8 @@ def _sequence(plan: PoolPlan, memory: Memory, length: int) -> str:
     if first != late:
         parts = [f"{first:,} bytes per token until its windows are full and {late:,} from then on"]
     fixed = sizes.fixed_bytes_per_sequence(plan) + sizes.buffer_bytes(plan)
-    parts += [f"{amount(fixed)} whatever its length"] if fixed else []
-    return f"{where}: {', and '.join(parts)}"
+    parts += [f"{amount(fixed)} whatever its length"] if fixed and first else []
+    return ": ".join([where, ", and ".join(parts)] if parts else [where])
 
 
 def _in_all(plan: PoolPlan, length: int) -> int:
@@ -168,7 +173,8 @@ def _in_all(plan: PoolPlan, length: int) -> int:
 def _left(plan: PoolPlan, memory: Memory) -> str:
     """What the cache gets of the memory, and why it is no more."""
     each, ranks = _each(plan, memory), _ranks(plan)
-    terms = {"weights": memory.weights, "activations": memory.activations, "other": memory.other}
+    terms = {"weights": memory.weights, "activations": memory.activations}
+    terms |= {"anything else": memory.other}
     taken = " and ".join(f"{amount(size)} of {name}" for name, size in terms.items() if size)
     share = f" x {memory.utilization}" if memory.utilization != "1" else ""
     device = amount(memory.device, up=not memory.given) + share
@@ -176,7 +182,7 @@ def _left(plan: PoolPlan, memory: Memory) -> str:
         text = f"nothing{each}, as {taken} are no less than {device}"
         part = enough(-(-(memory.weights or 0) // ranks))
         return f"{text}; if the weights are of all {ranks}, give {part}" if ranks > 1 else text
-    left = f"{amount(memory.available)}{each}"
+    left = f"{amount(memory.available, up=not memory.given)}{each}"
     less = f" less {taken}" if taken else ""
     text = f"{left}, which is {device}{less}" if share or less else f"all {left}"
     return text if memory.weights is not None else f"{text}, weights not given"
@@ -197,6 +203,8 @@ def _used(plan: PoolPlan, wish: Wish | None, length: int) -> str:
     held = counted(many, "sequence") + (windows if sizes.in_flight_bytes(plan) else "")
     verb = "takes" if held == "1 sequence" else "take"
     used = f"; {held} {verb} {amount(taken)} of it"
+    null = plan.budget.null_page
+    used += f", the null page (never handed out) {amount(null)}" if 50 * null > taken else ""
     if not free:
         return f"{used}, and nothing is free"
     more = f"room for {most - many:,} more" if most > many else "too little for one more"

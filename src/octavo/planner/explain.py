@@ -44,9 +44,9 @@ def explain_plan(plan: PoolPlan, wish: Wish | None = None) -> str:
     text = [f"{name:<{width}}  {words}" for name, words in lines]
     at = 1 + next(number for number, (name, _) in enumerate(lines) if name == "pages")
     groups = ["", *table(group_rows(plan)), note(plan), ""] if len(plan.groups) > 1 else []
-    other = wish is not None and wish.device.device != plan.memory.device if plan.memory else False
-    which = [f"Of the {exact(plan.budget.total)} for the cache that would be enough:", ""]
-    head = [*answer(plan, wish), "", *(which if other else [])]
+    head = [*answer(plan, wish), ""]
+    if wish is not None and wish.device != plan.memory:
+        head += [f"Of the {exact(plan.budget.total)} for the cache that would be enough:", ""]
     return "\n".join([*head, *text[:at], *groups, *text[at:]])
 
 

@@ -96,7 +96,9 @@ def plan(
     spec = spec.in_context()
     wanted = None if max_length is None else _check("max_length", max_length, MAX_PAGES)
     if memory is None and (wanted or spec.max_length) is None:
-        raise PlanError("max_length", None, "without memory, give the length of a sequence")
+        raise PlanError(
+            "max_length", None, "without memory, give the length of a sequence (--max-len)"
+        )
     tp = _check("tp", tp, None)
     request = PlanRequest(
         memory=available_memory(memory, utilization, weights, activations, other),

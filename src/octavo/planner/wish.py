@@ -47,7 +47,7 @@ def plan_wish(
     """
     length = spec.max_length if max_length is None else max_length
     if length is None and memory is not None:
-        length = plan(spec, memory, **options).tokens
+        length = _longest(spec, memory, options)
     asked: dict[str, Any] = {"max_length": length, "sequences": sequences}
     enough = plan(spec, None, **options, **asked)
     assert length is not None
@@ -78,6 +78,15 @@ def _largest(
         with contextlib.suppress(BudgetTooSmall):
             return plan(spec, memory, **options, **more)
     return None
+
+
+def _longest(spec: ModelSpec, memory: Any, options: dict[str, Any]) -> int:
+    """Tokens of the longest sequence that a memory holds; of a page where it holds none."""
+    try:
+        return plan(spec, memory, **options).tokens
+    except BudgetTooSmall:
+        page: int = options.get("page_size", 16)
+        return page
 
 
 def _ranks(
