@@ -265,6 +265,17 @@ def test_answers_stand_by_themselves(spec, memory, options):
     assert all(line.endswith(".") and "None" not in line for line in lines)
 
 
+@pytest.mark.parametrize("spec", MODELS)
+@pytest.mark.parametrize("options", [{}, {"tp": 2, "weights": "9GB"}, {"dtype": "fp8"}])
+def test_numbers_look_alike(spec, options):
+    """A large number of bytes has its amount beside it; per token, not a token."""
+    text = octavo.plan(spec, "H200", utilization=0.9, **options).explain()
+
+    for number in re.finditer(r"\d{1,3}(?:,\d{3}){3,}", text):  # a billion and more are bytes
+        assert re.match(r"( bytes)? \(\d[\d.]* [GT]iB\)", text[number.end() :]), number[0]
+    assert not re.search(r"\b(bytes|pages|tokens|scale) an? ", text)
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 
