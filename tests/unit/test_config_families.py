@@ -1,10 +1,12 @@
 """Every model that generates: read, or refused with a reason of its own; files people have."""
 
+import copy
 import json
 from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -17,7 +19,10 @@ from octavo.planner import sizes
 
 read = ModelSpec.from_config
 CONFIGS = Path(__file__).parents[1] / "data/configs"
-EXPECTED = yaml.safe_load((CONFIGS / "expected.yaml").read_text(encoding="utf-8"))
+EXPECTED, SIZES = (
+    yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
+    for name in ("expected", "sizes")
+)
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -40,6 +45,24 @@ def test_bytes_of_files(name):
     told = set(row) - {"of"}
 
     assert {key: row[key] for key in told} == {key: found[key] for key in told}
+    assert not [note for note in spec.notes if "not read" in note]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_bytes_of_published_sizes(name):
+    """Models of which only the sizes are here: to the byte too, and nothing is left unread."""
+    row = SIZES[name]
+    spec = read(row["config"])
+    plan = octavo.plan(spec, "8TiB", page_size=1, max_length=min(spec.max_length or 4096, 4096))
+    found = {
+        "bytes_per_token": plan.bytes_per_token,
+        "beyond_windows": sizes.bytes_per_token_beyond_windows(plan),
+        "fixed_bytes_per_sequence": sizes.fixed_bytes_per_sequence(plan),
+    }
+
+    assert {key: row[key] for key in found if key in row} == {
+        key: found[key] for key in found if key in row
+    }
     assert not [note for note in spec.notes if "not read" in note]
 
 
@@ -94,6 +117,24 @@ def test_files_saved_again_by_transformers(file):
     spec = read(json.loads(saved))
 
     assert read(file) == spec
+    assert not [note for note in spec.notes if "not read" in note]
+
+
+SAVED = [name for name in SIZES if SIZES[name]["config"]["model_type"] in CONFIG_MAPPING]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", SAVED)
+def test_sizes_saved_again_by_transformers(name, whole):
+    """With all fields and with those alone that differ, what is saved is the same spec."""
+    config = SIZES[name]["config"]
+    try:
+        made = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config))
+    except StrictDataclassError:
+        return  # the class wants fields of the encoder too
+    spec = read(json.loads(made.to_json_string(use_diff=not whole)))
+
+    assert read(config) == spec
     assert not [note for note in spec.notes if "not read" in note]
 
 

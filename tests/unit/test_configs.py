@@ -1,9 +1,11 @@
 """From config.json to a spec, family by family."""
 
 import dataclasses
+import json
 
 import pytest
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from octavo import Attention, Cross, Latent, ModelSpec, Shared, State
@@ -11,7 +13,8 @@ from octavo.errors import ConfigError, UnknownArchitecture
 from octavo.model.configs import DEFAULTS, FAMILIES, known_architectures
 from octavo.model.configs.families import REMOTE, REQUIRED
 from octavo.model.configs.names import NAMES, OWN_NAMES
-from octavo.model.configs.nested import ENCODERS, WRAPPERS
+from octavo.model.configs.nested import ENCODERS, PART_DEFAULTS, WRAPPERS
+from octavo.model.configs.nested import PARTS as DECODERS
 
 read = ModelSpec.from_config
 
@@ -184,9 +187,37 @@ def test_nested_decoders_are_those_of_transformers(family):
     found = read({"model_type": family, "text_config": own, **depth})
 
     assert inner in FAMILIES
-    assert read(own | {"model_type": inner}).layers == found.layers
+    usual = PART_DEFAULTS.get(family, {})
+    assert read({**usual, **own, "model_type": inner}).layers == found.layers
     if family in CONFIG_MAPPING:
         assert inner == CONFIG_MAPPING[family]().get_text_config(decoder=True).model_type
+
+
+LISTED = {"mllama", "nemo_speechlm", "nemotron_h_omni"}
+"""Models of images or sound whose lists of layers have no default for other numbers of them."""
+
+
+@pytest.mark.parametrize("family", sorted(set(WRAPPERS) & set(CONFIG_MAPPING) - LISTED))
+def test_what_a_nested_part_leaves_out_is_what_its_whole_takes(family):
+    """A part of its layers' number alone is the decoder that the whole's class makes of it."""
+    made = CONFIG_MAPPING[family]
+    base = made().to_dict()
+    part = next((name for name in DECODERS if isinstance(base.get(name), dict)), None)
+    if part is None or family == "qwen2_5_omni":  # its decoder is a part of that part
+        return
+    given = {"model_type": family, part: {"num_hidden_layers": 12}}
+    try:
+        whole = made.from_dict(json.loads(json.dumps(given))).to_dict()
+    except (StrictDataclassError, ValueError, KeyError):
+        return  # the class wants more of that part
+
+    def told(config):
+        try:
+            return read(config | {"model_type": family})
+        except ConfigError as error:
+            return error.field
+
+    assert told(whole) == told(given)
 
 
 PARTS = {

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 from octavo.errors import ConfigError
 from octavo.model.configs.families import FAMILIES
 
-_PARTS = (
+PARTS = (
     *("text_config", "llm_config", "language_config", "thinker_config", "decoder_config"),
     *("decoder", "talker_config", "lm_config", "text_model_config", "language_model_config"),
 )
+"""Names that files give the decoder's part, the likeliest first."""
 _AHEAD = "use_bidirectional_attention"
 
 WRAPPERS: dict[str, str] = {
@@ -157,6 +158,27 @@ WRAPPERS: dict[str, str] = {
 }
 """By the whole model's ``model_type``, the decoder's where its part of the file names none."""
 
+_VOXTRAL = {
+    "hidden_size": 3072,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+}
+PART_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "glmasr": {
+        "num_hidden_layers": 28,
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 8192,
+    },
+    "voxtral": {"num_hidden_layers": 30, **_VOXTRAL},
+    "voxtral_realtime": {"num_hidden_layers": 26, "sliding_window": 8192, **_VOXTRAL},
+}
+"""By the whole model's ``model_type``, what its decoder's part may leave out, where that is not
+what the decoder's family takes by itself."""
+
 PREFIXES = frozenset(("paligemma",))
 """Models in which the tokens of a prompt see each other, which then come in one step."""
 
@@ -233,7 +255,7 @@ def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
         part = _part(fields)
         if part is None:  # older files have the decoder's fields outside
             return DecoderPart(WRAPPERS[family], fields, nested)
-        part = {**_predictors(fields), **part}
+        part = {**_predictors(fields), **PART_DEFAULTS.get(family, {}), **part}
         if family in PREFIXES:
             part = {name: value for name, value in part.items() if name != _AHEAD}
         if not part.get("model_type") and _part(part) is not None:
@@ -250,7 +272,7 @@ def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
 
 
 def _part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    for name in _PARTS:
+    for name in PARTS:
         part = config.get(name)
         if part is None or (part == {} and "num_hidden_layers" in config):
             continue
@@ -282,5 +304,5 @@ def _architecture(part: Mapping[str, Any]) -> str | None:
 
 def inner_name(config: Mapping[str, Any]) -> str | None:
     """Which part of a config that has no reader names an architecture of its own, if one does."""
-    parts = (name for name in _PARTS if isinstance(config.get(name), Mapping))
+    parts = (name for name in PARTS if isinstance(config.get(name), Mapping))
     return next((name for name in parts if config[name].get("model_type")), None)

@@ -26,7 +26,8 @@ conv_layers conv_channels max_window rel_ spatial generation task_ relative back
 cross_attention_hidden kernel_sizes conv_dim conv_stride num_attention_heads_per_layer tp_
 qformer sparse_step num_sparse sparse_topk sparse_init sparse_local sparse_block sparse_disable
 decoder_sparse block_sparse num_index_heads conv_kernel inner_hidden clip_ mm_ indexer_n_heads
-indexer_budget indexer_compress krope blocksparse block_dim block_ff share_q
+indexer_budget indexer_compress krope blocksparse block_dim block_ff share_q visual query_heads
+gqa_groups
 """
 _OTHERS = tuple(_WORDS.split())
 """Words of what keeps no cache: feed-forwards, positions, training, encoders."""

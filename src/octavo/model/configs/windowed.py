@@ -19,8 +19,8 @@ from octavo.model.layers import Attention, Layer, Shared
 
 
 def _all_but_each(fields: Fields, period: int) -> list[Layer]:
-    """The last of every ``period`` layers sees everything."""
-    return with_windows(fields, lambda layer: (layer + 1) % period != 0)
+    """The last of every ``period`` layers sees everything; of 0, all do."""
+    return with_windows(fields, lambda layer: period > 0 and (layer + 1) % period != 0)
 
 
 def every_layer(fields: Fields) -> list[Layer]:
@@ -36,7 +36,7 @@ def alternating(fields: Fields) -> list[Layer]:
 
 def three_of_four(fields: Fields) -> list[Layer]:
     """All but each ``sliding_window_pattern``-th layer, by default the fourth, have a window."""
-    return _all_but_each(fields, fields.count("sliding_window_pattern", default=4))
+    return _all_but_each(fields, fields.count("sliding_window_pattern", default=4, low=0))
 
 
 def from_the_second(fields: Fields) -> list[Layer]:
@@ -255,7 +255,7 @@ def _is_pattern(item: object, layers: int) -> bool:
 def gemma3(fields: Fields) -> list[Layer]:
     """All but each ``sliding_window_pattern``-th layer, by default the sixth, have a window."""
     only_causal(fields)
-    return _all_but_each(fields, fields.count("sliding_window_pattern", default=6))
+    return _all_but_each(fields, fields.count("sliding_window_pattern", default=6, low=0))
 
 
 def gemma3n(fields: Fields) -> list[Layer]:
