@@ -245,6 +245,10 @@ def test_answers_without_a_wish():
     plan = octavo.plan(WINDOWS, "140MiB")
     assert WINDOWED.splitlines() == answer(plan)[:2]
     assert answer(plan) == plan.explain().splitlines()[:3]
+    long = octavo.plan(WINDOWS, "1GiB", max_length=9000)
+    assert answer(long)[1].startswith(
+        "Each sequence of 9,000 tokens (beyond the model's own 8,192) takes "
+    )
 
 
 @pytest.mark.parametrize("spec", MODELS)

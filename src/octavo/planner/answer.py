@@ -52,9 +52,10 @@ def answer(plan: PoolPlan, wish: Wish | None = None) -> list[str]:
     assert plan.memory is not None
     memory = wish.device if wish else plan.memory
     length = wish.length if wish else plan.max_length or longest_alone(plan)
+    each = f"Each sequence of {_tokens(plan, length)}{_beyond(plan, length)}"
     return [
         f"{_what(plan, memory)}: {_fits(plan, wish, memory, length)}.",
-        f"Each sequence of {_tokens(plan, length)} takes {_sequence(plan, memory, length)}.",
+        f"{each} takes {_sequence(plan, memory, length)}.",
         f"Left for the cache: {_left(plan, memory)}{_used(plan, wish, length)}.",
     ]
 
@@ -130,6 +131,11 @@ def _misfit(plan: PoolPlan, wish: Wish) -> str:
     many = f"{counted(wish.sequences, 'sequence')} of {_tokens(plan, wish.length)}"
     enough = f"{amount(wish.memory, up=True)}{each} would be enough"
     return f"{many} do{'es' if wish.sequences == 1 else ''} not fit{others}; {enough}"
+
+
+def _beyond(plan: PoolPlan, length: int) -> str:
+    own = plan.spec.max_length if plan.spec else None
+    return f" (beyond the model's own {own:,})" if own is not None and length > own else ""
 
 
 def _tokens(plan: PoolPlan, length: int) -> str:
