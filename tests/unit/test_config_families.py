@@ -221,6 +221,8 @@ def test_pruned_blocks():
     found = layers(model_type="nemotron-nas", block_configs=[{"attention": a} for a in attention])
 
     assert ((), (), Attention(1, 16, 16), Attention(2, 16, 16, window=8, sink_tokens=1)) == found
+    heads = [{"attention": {"n_heads_in_group": None, "num_key_value_heads": 2}}] * 4
+    assert (Attention(2, 16, 16),) * 4 == layers(model_type="nemotron-nas", block_configs=heads)
     with pytest.raises(ConfigError, match="must list all 4 layers"):
         layers(model_type="nemotron-nas", block_configs=[])
     assert [1, 4, 2, 1] == [

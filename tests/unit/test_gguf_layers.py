@@ -109,6 +109,18 @@ def test_sizes_and_weights(tmp_path):
     assert path.stat().st_size == weights_beside(path).bytes
 
 
+def test_a_folder_of_one_model(tmp_path):
+    """The GGUF file of a folder is read, the first part of several; of two models none is."""
+    write_gguf(tmp_path / "m-00001-of-00002.gguf", "llama", KV)
+    (tmp_path / "m-00002-of-00002.gguf").write_bytes(b"")
+    (tmp_path / "mmproj-m.gguf").write_bytes(b"")
+
+    assert (Attention(2, 16, 16),) * 4 == read(tmp_path).layers
+    write_gguf(tmp_path / "other.gguf", "llama", KV)
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        read(tmp_path)
+
+
 def test_heads_by_block(layers):
     """Lists hold the heads of each block; of other sizes are values, and blocks without heads."""
     uneven = layers("openelm", BASE | {"attention.head_count_kv": [1, 2, 2, 4]})

@@ -4,6 +4,7 @@ Knows JSON, and no field of a config.
 """
 
 import json
+import re
 import stat
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ _HUB = "of a model on a hub, save its config.json first and give that file"
 def load_config(path: str | PathLike[str]) -> dict[str, Any]:
     """The content of ``path``; for a folder of its ``config.json``, else its ``params.json``.
 
-    Of a ``.gguf`` file its metadata, by the file's own keys.
+    Of a ``.gguf`` file its metadata, by the file's own keys; of a folder too where one model's GGUF
+    file, or parts of it, are all there is.
 
     Raises:
         ConfigError: no such file, no regular file of at most 64 MiB, not UTF-8 JSON, or not a JSON
@@ -85,13 +87,13 @@ def _with_quantisation(config: dict[str, Any], file: "Path") -> dict[str, Any]:
 
 
 def _in_folder(folder: "Path") -> "Path":
-    """The folder's ``config.json``, or its ``params.json`` where that alone is there."""
-    other = folder / "params.json"
-    return (
-        other
-        if other.is_file() and not (folder / "config.json").exists()
-        else folder / "config.json"
-    )
+    """The folder's ``config.json``, else its ``params.json``, else the GGUF file of its model."""
+    usual, other = folder / "config.json", folder / "params.json"
+    if usual.exists() or other.is_file():
+        return usual if usual.exists() else other
+    files = sorted(file for file in folder.glob("*.gguf") if not file.name.startswith("mmproj"))
+    models = {re.sub(r"-\d{5}-of-\d{5}$", "", file.stem) for file in files}
+    return files[0] if len(models) == 1 else usual  # the first part holds the metadata
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

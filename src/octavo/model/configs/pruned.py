@@ -24,15 +24,22 @@ def _block(fields: Fields, block: Any) -> Layer:
     own = Fields(given, {})
     if own.flag("no_op") or own.flag("replace_with_linear"):
         return ()
-    group = own.count("n_heads_in_group")
-    if fields.heads % group:
-        raise ConfigError("n_heads_in_group", group, f"it must divide {fields.heads} heads")
     dim = fields.head_dim()
-    kind = Attention(fields.heads // group, dim, dim)
+    kind = Attention(_block_heads(fields, own), dim, dim)
     if own.get("window_length") is None:
         return kind
     sinks = own.count("num_sink_tokens", default=0, low=0)
     return replace(kind, window=own.count("window_length"), sink_tokens=sinks)
+
+
+def _block_heads(fields: Fields, own: Fields) -> int:
+    """Key/value heads: as many as query heads make groups, or as the block itself says."""
+    if own.get("n_heads_in_group") is None and own.get("num_key_value_heads") is not None:
+        return own.count("num_key_value_heads")
+    group = own.count("n_heads_in_group")
+    if fields.heads % group:
+        raise ConfigError("n_heads_in_group", group, f"it must divide {fields.heads} heads")
+    return fields.heads // group
 
 
 def by_layer(fields: Fields) -> list[Layer]:
