@@ -16,6 +16,11 @@ INTRODUCTION = """\
 `octavo pull` and `octavo generate` come with `pip install '.[engine]'`.
 The simulator's pictures come with `pip install '.[simulate]'`.
 Answers go to stdout, everything else to stderr; what went wrong is one line.
+
+What takes longer than a second shows on stderr: on a terminal in one line, which is erased at the
+end, elsewhere in a line every eight seconds.
+Ctrl-C ends every command with one line; a second one does not wait until everything is cleaned up.
+
 Every option can also be set in a variable or a file: [settings](settings.md).
 
 | exit code | what it says |

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from octavo.cli import main
-from octavo.cli.terminal import Answers
+from octavo.cli.terminal import Answers, fold
 from octavo.cli.waiting import ProgressBar
 from octavo.cli.waiting import main as run_command
 
@@ -111,6 +111,23 @@ def test_answers_break_between_words(columns, more):
         assert (columns == 80) == (not lines[at + 1].startswith(" " * len("first token  ")))
     elif columns == 80:
         assert all(len(line) <= columns for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "folded"),
+    [
+        ("name   " + "word " * 8 + "end", "name   W W W W\n       W W W W\n       end"),
+        ("  cpu  " + "word " * 5 + "end", "  cpu  W W W W\n       W end"),
+        ("group  layers  keeps  bytes per token", "group  layers  keeps  bytes per token"),
+        ("a" * 30 + " b", "a" * 30 + "\nb"),
+        ("a name longer than twenty letters  x y", "a name longer than twenty\nletters  x y"),
+        ("short", "short"),
+    ],
+    ids=["a name", "an indented name", "a table", "a long word", "no name", "short"],
+)
+def test_lines_are_folded_below_what_they_say(line, folded):
+    """Names stay apart, tables whole, words unbroken."""
+    assert folded.replace("W", "word") == fold(line, 30)
 
 
 def test_a_terminal_that_cannot_rewrite_gets_lines(monkeypatch):

@@ -7,7 +7,12 @@ from typing import Any
 
 from octavo.cli import bug_report, diagnosis
 from octavo.cli.arguments import CommandError
+from octavo.cli.terminal import show
+from octavo.cli.waiting import ProgressBar
 from octavo.planner.figures import amount, counted
+
+Test = tuple[str, str, dict[str, Any]]
+"""What a test is called, what it found in words, and its figures."""
 
 _DESCRIPTION = """\
 Print what is installed, whether octavo's core is compiled, which attention backends work here and
@@ -45,14 +50,16 @@ def run(options: argparse.Namespace) -> None:
         CommandError: something that is installed does not work.
     """
     lines: list[str] = []
-    shown = lines.append if options.json or options.report else _print
-    found = diagnosis.facts()
+    shown = lines.append if options.json or options.report else show
+    with ProgressBar("doctor") as bar:
+        bar("looking at what is installed")
+        found = diagnosis.facts()
     for line in _fact_lines(found):
         shown(line)
     if not options.quick:
         found["tests"] = {}
         shown("tests")
-        for name, told, figures in _tests():
+        for name, told, figures in _watched(_tests()):
             shown(_line(f"  {name}", told))
             found["tests"][name] = figures
     found["faults"], found["advice"] = diagnosis.faults(found), diagnosis.advice(found)
@@ -66,11 +73,18 @@ def run(options: argparse.Namespace) -> None:
         raise CommandError(f"{counted(len(found['faults']), 'fault')} found on this machine")
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
+def _watched(tests: Iterator[Test]) -> Iterator[Test]:
+    """Each test as it is done, with a sign while it runs."""
+    while True:
+        with ProgressBar("doctor") as bar:
+            bar("testing")
+            done = next(tests, None)
+        if done is None:
+            return
+        yield done
 
 
-def _tests() -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _tests() -> Iterator[Test]:
     from octavo.cli import self_test  # octavo.testing takes a while to import
 
     return self_test.tests()

@@ -12,7 +12,7 @@ from typing import TextIO
 
 _HEADER = 60
 _NARROWEST = 20  # columns that text is still folded to
-_NAME = re.compile(r"\S.{0,19}?  +(?=\S)")  # what a line tells of, before two spaces
+_NAME = re.compile(r" *\S.{0,19}?  +(?=\S)")  # what a line tells of, before two spaces
 _GAP = re.compile(r"\S  +\S")
 
 
@@ -21,7 +21,7 @@ def show(text: str) -> None:
     if sys.stdout.isatty():
         width = get_terminal_size().columns
         text = "\n".join(fold(line, width) for line in text.splitlines())
-    print(text)
+    print(text, flush=True)
 
 
 def fold(line: str, width: int) -> str:

@@ -66,6 +66,7 @@ def setting_line(trace: Trace, runs: Sequence[Run], sweep: str | None) -> str:
     limit = setting.limit
     words = [
         f"model {setting.model}" if setting.model else "no model",
+        f"tp {plan.tp}" if plan.tp > 1 else "",
         "" if plan.elements is None else str(plan.elements.kv),
         _swept(runs[0], sweep),
         "" if sweep == "page-size" else f"{counted(plan.page_size, 'token')} per page",
@@ -255,7 +256,11 @@ def sweep_note(runs: Sequence[Run]) -> str:
             ", refused requests' too; hit of served: of those of requests served. Refused are "
             "requests too long (--max-len) and those that never fit into the pool"
         )
-    return f"{text}." + (" TTFT: time to the first token." if any(r.jobs for r in runs) else "")
+    if any(run.jobs for run in runs):
+        text += ". TTFT: time to the first token"
+    if any(run.setting.plan.packed for run in runs):
+        text += ". Parents: memory bound to one group of layers at a time and cut into its pages"
+    return f"{text}."
 
 
 def _sweep_row(run: Run, *, timed: bool, refused: bool) -> list[str]:
