@@ -207,6 +207,9 @@ def test_results_of_a_benchmark(read, indent):
     assert [(0.0, 5, 1), (0.0, 9, 0)] == shape(read(json.dumps(result, indent=indent)))
     timed = read(json.dumps(result | {"start_times": [8.5, 8.75]}))
     assert [0.0, 0.25] == [request.arrival for request in timed.requests]
+    several = read(lines([result, result]))
+    assert 4 == len(several.requests)
+    assert any("2 results are taken as one" in note for note in several.notes)
     with pytest.raises(TraceError, match="2 input_lens and 1 output_lens"):
         read(json.dumps(result | {"output_lens": [1]}))
 

@@ -56,6 +56,7 @@ class JsonLines:
         unit: of the times, where the form says.
         block: tokens a hash id stands for, where the form says.
         estimated: whether texts were counted, not tokens.
+        results: results of benchmarks, each of many requests.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,7 @@ class JsonLines:
         self.unit: Unit | None = None
         self.block: int | None = None
         self.estimated = False
+        self.results = 0
         self._conversations = 0
 
     def read(self, text: str) -> list[Entry]:
@@ -96,6 +98,7 @@ class JsonLines:
 
     def _read(self, form: str, line: Fields) -> list[Entry]:
         if form == "lengths":
+            self.results += 1
             return _lengths(line)
         if form == "conversations":
             self.estimated = True
@@ -210,6 +213,7 @@ class CsvLines:
     unit: Unit = "s"
     block: int | None = None
     estimated = False
+    results = 0
 
     def __init__(self, header: str) -> None:
         self._names = [name.strip() for name in _columns(header)]

@@ -92,6 +92,8 @@ class _Reading:
         arrivals = self._arrivals(entries, unit)
         late = sum(after < before for before, after in pairwise(arrivals))
         order = sorted(range(len(entries)), key=arrivals.__getitem__)
+        if self._form.results > 1:
+            self._notes.append(f"The requests of {self._form.results} results are taken as one.")
         if self._form.estimated:
             self._notes.append(f"Texts are counted as {BYTES_A_TOKEN} bytes per token.")
         made = self._requests([entries[i] for i in order], [arrivals[i] for i in order], block)
