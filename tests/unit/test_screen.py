@@ -116,7 +116,7 @@ def test_answers_break_between_words(columns, more):
 @pytest.mark.parametrize(
     ("line", "folded"),
     [
-        ("name   " + "word " * 8 + "end", "name   W W W W\n       W W W W\n       end"),
+        ("name   " + "word " * 8 + "end", "name   W W W W\n       W W W W end"),
         ("  cpu  " + "word " * 5 + "end", "  cpu  W W W W\n       W end"),
         ("group  layers  keeps  bytes per token", "group  layers  keeps  bytes per token"),
         ("a" * 30 + " b", "a" * 30 + "\nb"),
