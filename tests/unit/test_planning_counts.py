@@ -78,7 +78,7 @@ def test_groups_of_a_state_are_kept_by_every_rank():
     plan = octavo.plan(granite_tiny(), "1GiB", tp=4, state_dtype="bf16")
 
     assert 202_752 == sizes.fixed_bytes_per_sequence(plan)
-    assert "tp 4 is more than the 1 groups of a state: each is kept by 4 ranks" in notes(plan)
+    assert "tp 4 is more than the 1 group of a state: each is kept by 4 ranks" in notes(plan)
     assert 806_400 == sizes.fixed_bytes_per_sequence(
         octavo.plan(granite_tiny(), "1GiB", state_dtype="bf16")
     )

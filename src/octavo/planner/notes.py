@@ -4,6 +4,7 @@ Sentences for people; computes nothing a plan does not know.
 """
 
 from octavo.model.layers import Attention, Compressed, Cross, Latent, State
+from octavo.planner.figures import counted
 from octavo.planner.pools import PoolPlan
 
 
@@ -20,24 +21,23 @@ def copies(plan: PoolPlan) -> list[str]:
         return []
     kinds = [kind for _, kind in plan._request.spec.kinds()]
     heads = {kind.kv_heads for kind in kinds if isinstance(kind, Attention | Cross)}
-    found = [
-        f"tp {plan.tp} is more than the {few} key/value heads: each is kept by "
-        f"{plan.tp // few} ranks"
-        for few in sorted(heads)
-        if few < plan.tp
-    ]
+    found = _shared(plan.tp, heads, "key/value head")
     if any(isinstance(kind, Latent | Compressed) for kind in kinds):
         found.append(f"latent rows are kept whole on each of the {plan.tp} ranks")
     if any(isinstance(kind, Attention) and kind.indexer for kind in kinds):
         found.append(f"an indexer's keys are kept whole on each of the {plan.tp} ranks")
     groups = {kind.groups for kind in kinds if isinstance(kind, State) and kind.group_channels}
-    found += [
-        f"tp {plan.tp} is more than the {few} groups of a state: each is kept by "
-        f"{plan.tp // few} ranks"
-        for few in sorted(groups)
-        if few < plan.tp
+    return found + _shared(plan.tp, groups, "group")
+
+
+def _shared(tp: int, counts: set[int], what: str) -> list[str]:
+    """What there is less of than ranks."""
+    of = " of a state" if what == "group" else ""
+    return [
+        f"tp {tp} is more than the {counted(few, what)}{of}: each is kept by {tp // few} ranks"
+        for few in sorted(counts)
+        if few < tp
     ]
-    return found
 
 
 def _inputs(plan: PoolPlan) -> list[str]:
