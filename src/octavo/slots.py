@@ -30,7 +30,7 @@ def slot_mapping(
 
     Args:
         pages: physical pages of the sequence, in logical order.
-        page_size: tokens a page holds.
+        page_size: tokens per page.
         start: first position.
         stop: position behind the last one.
         out: int32 array of at least ``stop - start``, written and returned cut to size.

@@ -67,7 +67,7 @@ def test_every_case_is_tested():
 
 
 def test_a13_values_narrower_than_keys():
-    """Keys of 192 and values of 128 are 640 bytes a token, not twice the key."""
+    """Keys of 192 and values of 128 are 640 bytes per token, not twice the key."""
     plan = octavo.plan(ModelSpec("one layer", (Attention(1, 192, 128),)), "1MiB")
 
     assert 640 == plan.bytes_per_token

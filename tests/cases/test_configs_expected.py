@@ -54,7 +54,7 @@ def test_windows(model):
 
 @pytest.mark.parametrize("model", EXPECTED)
 def test_bytes_per_token(model):
-    """The shapes make up the published bytes a token, at two bytes an element."""
+    """The shapes make up the published bytes per token, at two bytes per element."""
     elements = 0
     for _, kind in spec_of(model).kinds():
         if isinstance(kind, Attention):
@@ -133,13 +133,13 @@ def dense(model_type, layers, width, heads, kv_heads, **more):
 
 
 def per_token(spec):
-    """Bytes that one token adds while every layer keeps it, at two bytes an element."""
+    """Bytes that one token adds while every layer keeps it, at two bytes per element."""
     kinds = [kind for _, kind in spec.kinds() if isinstance(kind, Attention)]
     return 2 * sum(kind.elements_per_token for kind in kinds)
 
 
 def state_bytes(kind):
-    """Bytes of one layer's state at two bytes an element."""
+    """Bytes of one layer's state at two bytes per element."""
     total = 0
     for shape in (kind.recurrent, kind.conv):
         size = 1
@@ -181,7 +181,7 @@ def test_deepseek_v32_has_an_indexer():
 
 
 def test_granite_4_h_small():
-    """4 of 40 layers attend: 16,384 bytes a token, 77,322,240 bytes of state in bf16."""
+    """4 of 40 layers attend: 16,384 bytes per token, 77,322,240 bytes of state in bf16."""
     spec = granite(32, 8, 40, {5, 15, 25, 35}, 4096, 128)
     kinds = [kind for _, kind in spec.kinds()]
 
@@ -191,7 +191,7 @@ def test_granite_4_h_small():
 
 
 def test_granite_4_h_tiny():
-    """806,400 bytes of state a layer, 8,192 bytes a token."""
+    """806,400 bytes of state per layer, 8,192 bytes per token."""
     spec = granite(12, 4, 40, {5, 15, 25, 35}, 1536, 48)
 
     assert 806400 == state_bytes(spec.layers[0])

@@ -47,7 +47,7 @@ def test_ideal_bytes(model, choice):
 
 @pytest.mark.parametrize("model", FIGURES)
 def test_ideal_bytes_of_groups(model):
-    """Each group by itself: bytes a token, or of a state a layer."""
+    """Each group by itself: bytes per token, or of a state per layer."""
     kinds = [kind for _, kind in spec_of(model).kinds()]
     for group in FIGURES[model]["groups"]:
         name = {"window": f"window_{group.get('window')}", "state": "state"}.get(

@@ -47,12 +47,12 @@ def test_pages_cover_states(rows, page_size, alignment, expected):
     ("rows", "message"),
     [
         ([], "rows is 0; a plan has at least one row"),
-        ([state(1, 1)], "at least one row must hold bytes a slot"),
+        ([state(1, 1)], "at least one row must hold bytes per slot"),
         ([kv(), kv()], "rows is 'full 0'; each group and layer has one row"),
         ([Row("full", 0, ())], "a row has at least one part"),
         ([Row("full", 0, (Part("k", 1), Part("k", 1)))], "each with its own name"),
-        ([Row("full", 0, (Part("k", 1, 1),))], "k is (1, 1); a part has bytes a slot or constant"),
-        ([Row("full", 0, (Part("k"),))], "k is (0, 0); a part has bytes a slot or constant bytes"),
+        ([Row("full", 0, (Part("k", 1, 1),))], "k is (1, 1); a part has either bytes per slot"),
+        ([Row("full", 0, (Part("k"),))], "k is (0, 0); a part has either bytes per slot"),
         ([Row("full", 0, (Part("k", 1), Part("s", 0, 1)))], "grows with the page or is constant"),
     ],
 )

@@ -27,7 +27,7 @@ def printed(size, digits=2):
 
 
 def test_a04_a_latent_is_stored_once():
-    """70,272 bytes a token; a formula on heads is 24.89 times as much."""
+    """70,272 bytes per token; a formula on heads is 24.89 times as much."""
     plan = planned([Latent(512, 64)] * 61)
     by_heads = planned([Attention(128, 7168 // 128, 7168 // 128)] * 61)
 
@@ -36,7 +36,7 @@ def test_a04_a_latent_is_stored_once():
 
 
 def test_a06_an_indexer_keeps_keys_too():
-    """656 bytes a token and layer, and 132 of the indexer."""
+    """656 bytes per token and layer, and 132 of the indexer."""
     without = planned([Latent(512, 64)] * 61, dtype="fp8")
     with_it = planned([Latent(512, 64, 128)] * 61, dtype="fp8")
 
@@ -127,7 +127,7 @@ def test_a17_ranks_agree_on_pages():
 
 
 def test_a21_tokens_follow_from_sequences():
-    """33.04 sequences of 32,768 are 1,082,654 tokens; fixed bytes and bytes a token are apart."""
+    """33.04 sequences of 32,768 are 1,082,654 tokens; fixed bytes and bytes per token are apart."""
     plan = Plan.from_pages(1 + round(Fraction("33.04") * 32_768 / 16), 16)
     hybrid = planned([Attention(4, 128, 128), *[State((32, 128, 128), (8192, 3))] * 3] * 4)
 

@@ -140,7 +140,7 @@ def test_named_positions_overwrite_and_cut():
     ],
 )
 def test_counts_that_do_not_fit_are_refused(counts, said):
-    """No token, a negative count, beyond the capacity, other than one a row."""
+    """No token, a negative count, beyond the capacity, other than one per row."""
     kept = cache(batch=2)
     fill(kept, [3, 2])
     before = frozen(kept)

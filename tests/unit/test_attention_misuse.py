@@ -423,7 +423,7 @@ OUT, LSE = np.zeros((2, 3, 4)), np.zeros((2, 3))
     ],
 )
 def test_merge_refuses_what_is_no_result(parts, sinks):
-    """Parts are pairs of real arrays of one shape, sinks finite numbers, one a head."""
+    """Parts are pairs of real arrays of one shape, sinks finite numbers, one per head."""
     with pytest.raises((PlanError, LengthError), match="part|sink_logits"):
         merge(parts, sinks)
 

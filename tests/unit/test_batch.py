@@ -102,7 +102,7 @@ def test_an_empty_batch_cannot_step(cache):
     ],
 )
 def test_counts_may_be_one_number_or_one_a_row(counts, expected):
-    """One number for all rows, or int32 numbers, one a row."""
+    """One number for all rows, or int32 numbers, one per row."""
     each, listed = read_counts(counts, 2)
 
     assert expected == ([each, each] if listed is None else list(listed))

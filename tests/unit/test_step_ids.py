@@ -185,7 +185,7 @@ def test_rows_that_sample():
 
 @by_form
 def test_ids_for_the_rows_that_sample(form):
-    """The others learn nothing; one id a row says the same."""
+    """The others learn nothing; one id per row says the same."""
     for ids in (form([50, 51]), form([0, 50, 0, 51])):
         cache, rows, step = chunked()
         cache.commit(step, ids)

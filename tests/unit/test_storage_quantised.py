@@ -44,7 +44,7 @@ def assert_near(written, read, dtype, axes):
 @pytest.mark.parametrize("scales", ["token", "head"])
 @pytest.mark.parametrize("dtype", ["int8", "int4", "fp8", "fp8_e5m2"])
 def test_values_are_read_back_within_half_a_step(dtype, scales, order):
-    """Scales are one a token, or one a token and head; a row of zeros is zeros."""
+    """Scales are one per token, or one per token and head; a row of zeros is zeros."""
     store, (key, value) = made(dtype, scales, order), random()
     store.write(1, key, value, np.array([5, 6, 7, 8, 11, 20]))
     pages, at = np.arange(1, 6), [1, 2, 3, 4, 7, 16]

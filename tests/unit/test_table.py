@@ -116,7 +116,7 @@ def test_step_describes_its_tokens(step):
 
 
 def test_step_describes_its_rows(step):
-    """n-long arrays have an entry a row; a row that sits out has no last token."""
+    """n-long arrays have an entry per row; a row that sits out has no last token."""
     assert [3, 0, 6] == step.counts.tolist()
     assert [0, 0, 0] == step.past.tolist()
     assert [3, 0, 6] == step.context.tolist()

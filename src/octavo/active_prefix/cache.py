@@ -22,7 +22,7 @@ GRAIN = 256  # positions by which storage grows at least: one copy of the prefix
 
 
 class ActivePrefixCache:
-    """Keys and values of one batch in a decoder, up to ``capacity`` positions a row.
+    """Keys and values of one batch in a decoder, up to ``capacity`` positions per row.
 
     Args:
         layers: attention layers.
@@ -39,7 +39,7 @@ class ActivePrefixCache:
         LengthError: a size below 1.
         PlanError: ``dtype`` is no floating-point type of 16 bits or more, or ``device`` is none.
 
-    Cost: memory is ``layers * 2 * batch * kv_heads * head_dim`` elements a position, for the
+    Cost: memory is ``layers * 2 * batch * kv_heads * head_dim`` elements per position, for the
     longest row's length rounded up to a whole grain.
     """
 
@@ -228,7 +228,7 @@ class ActivePrefixCache:
         yield from self._values
 
     def _each(self, name: str, numbers: int | Sequence[int]) -> list[int]:
-        """One number a row, each an int of at least 0."""
+        """One number per row, each an int of at least 0."""
         if not isinstance(numbers, Sequence):
             return [check_int(name, numbers, 0)] * self.batch
         check_int(f"rows of {name}", len(numbers), self.batch, self.batch, "the batch")

@@ -1,7 +1,7 @@
 """The one front door of attention: a step prepared once, and a layer's attention checked and run.
 
-    parameters = Parameters(...)               once a layer
-    prepared = backend.prepare(step, ...)      once a step: all that depends on the step
+    parameters = Parameters(...)               once per layer
+    prepared = backend.prepare(step, ...)      once per step: all that depends on the step
     prepared.run(q, k, v, parameters)          a layer: shapes, element types, devices
 
 `PreparedStep.paged_attention` is all three in one call. Knows no library's arrays: a backend says
@@ -53,11 +53,11 @@ class LayerCall(NamedTuple, Generic[A]):
 
 
 class PreparedStep(Generic[A]):
-    """A step prepared for one backend; made once a step and used by all layers of its group.
+    """A step prepared for one backend; made once per step and used by all layers of its group.
 
     Args:
         step: rows, lengths and page tables; copied, so the step may be reused.
-        page_size: tokens a page holds.
+        page_size: tokens per page.
         group: the group that has the page table; None: the first token group.
         device: where the keys and values are; None: the backend's own kind.
 
@@ -65,7 +65,7 @@ class PreparedStep(Generic[A]):
         backend: the facts of the backend.
         rows: the step's rows in the group.
         tokens: query tokens.
-        page_size: tokens a page holds.
+        page_size: tokens per page.
 
     Raises:
         PlanError, LengthError, UnknownGroup: as `octavo.index.rows.StepRows`.

@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameters:
-    """How a layer attends; made once a layer and used in every step.
+    """How a layer attends; made once per layer and used in every step.
 
     `octavo.attention.kernels.oracle.paged_attention` defines what they mean.
 

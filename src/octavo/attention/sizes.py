@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
         tokens: query tokens T.
         heads: query heads H, a multiple of ``kv_heads``.
         kv_heads: key/value heads.
-        page_size: tokens a page holds.
+        page_size: tokens per page.
         k_dim: elements of a query and of a key head.
         v_dim: elements of a value head and of an output head.
     """
@@ -101,7 +101,7 @@ def sizes_of(arrays: LayerArrays[A], parameters: Parameters) -> Sizes:
         raise LengthError("heads of query", heads, kv_heads, None, why)
     if parameters.sink_logits is not None:
         _same("axes of sink_logits", _axes(parameters.sink_logits), 1, "[H]")
-        _same("heads of sink_logits", parameters.sink_logits.shape[0], heads, "one a query head")
+        _same("heads of sink_logits", parameters.sink_logits.shape[0], heads, "one per query head")
     if kv_dtype is not None:
         _check_factor("key_scale", parameters.key_scale, key_cache, (kv_heads, k_dim), kv_dtype)
         if value_cache is not None:

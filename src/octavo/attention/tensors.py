@@ -45,7 +45,7 @@ class TensorStep(PreparedStep[torch.Tensor]):
         self._make()
 
     def _make(self) -> None:
-        """What the backend makes of the rows, once a step."""
+        """What the backend makes of the rows, once per step."""
 
     @classmethod
     def _check_arrays(cls, arrays: Tensors, parameters: Parameters) -> None:

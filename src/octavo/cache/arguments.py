@@ -28,7 +28,7 @@ MOST = 2**31 - 1
 Spread = tuple[int, Any]
 """Positions each row of a step gets: a number for all and None, or 0 and int32[rows] as numbers."""
 News = tuple[Any, Any]
-"""Token ids newly known, as numbers, and how many of them each row learns; None: one a row, ignored
+"""Token ids newly known, as numbers, and how many each row learns; None: one per row, ignored
 where the step wants none, or none at all."""
 
 
@@ -112,9 +112,9 @@ def _check_counts(counts: Counts, rows: int) -> NDArray[Any]:
     if not isinstance(counts, Iterable):
         checked = [check_int("count", counts, 0, None, "new positions of each row")] * rows
     else:
-        items = _entries("counts", counts, "an int, or a list of one a row")
+        items = _entries("counts", counts, "an int, or a list of one per row")
         if len(items) != rows:
-            raise LengthError("len(counts)", len(items), rows, rows, "one count a row")
+            raise LengthError("len(counts)", len(items), rows, rows, "one count per row")
         checked = [check_int("count", item, 0, None, f"row {at}") for at, item in enumerate(items)]
     if not any(checked):
         raise LengthError("sum(counts)", 0, 1, None, "at least one row must take part in a step")
@@ -146,8 +146,8 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
     """Token ids newly known, row by row. O(rows + tokens).
 
     Args:
-        tokens: one id a row (ignored where ``step.wants_token`` is False); or an array a row; or
-            (flat ids, counts a row); each for all rows or for those of ``step.sample`` alone; or
+        tokens: one id per row (ignored where ``step.wants_token`` is False); one array per row; or
+            (flat ids, counts per row); each for all rows or for those of ``step.sample`` alone; or
             None: nothing is learned.
 
     Raises:
@@ -160,7 +160,7 @@ def read_learned(core: Core, tokens: Learned, step: Step) -> News:
         if tokens.dtype == np.int32:
             return numbers(tokens), None
     elif type(tokens) is list and len(tokens) == step.count:
-        with suppress(Refused):  # one entry a row of another kind, or one that no row wants
+        with suppress(Refused):  # one entry per row, of another kind, or one that no row wants
             return core.listed(tokens), None
     elif type(tokens) is np.ndarray and tokens.dtype == np.int32 and _is_sample(tokens, step):
         each = np.zeros(step.count, np.int32)
@@ -185,7 +185,7 @@ def _are_lists(pair: tuple[Any, Any]) -> bool:
 
 def _read_each(tokens: Any, step: Step) -> News:
     """`read_learned` one by one, which finds what is wrong."""
-    items = _entries("tokens", tokens, "a list or array of one entry a row of the step")
+    items = _entries("tokens", tokens, "a list or array of one entry per row of the step")
     are_lists = all(map(has_entries, items))
     if len(items) != step.count:
         items = _by_row(items, step, [] if are_lists else 0)
@@ -208,7 +208,7 @@ def _by_row(items: list[Any], step: Step, none: Any) -> list[Any]:
         for row, item in zip(sample, items, strict=True):
             each[row] = item
         return each
-    right = "one entry a row of the step"
+    right = "one entry per row of the step"
     if len(sample) < rows:
         right += f", or one for each of the {len(sample)} rows that sample"
     lacking = sample[found:] if found < len(sample) else [row for row in sample if row >= found]
@@ -218,7 +218,7 @@ def _by_row(items: list[Any], step: Step, none: Any) -> list[Any]:
 
 
 def _joined(items: list[Any], step: Step) -> News:
-    """One entry a row, each some token ids."""
+    """One entry per row, each some token ids."""
     if set(map(type, items)) == {list}:
         try:
             ids = check_tokens(list(chain.from_iterable(items)))
@@ -256,7 +256,7 @@ def read_kept(kept: Counts | None, step: Step) -> Any:
     """Positions of the step whose KV is kept, int32[rows] as numbers; None: all. O(rows).
 
     Raises:
-        LengthError: not one entry a row, or an entry outside 0..count.
+        LengthError: not one entry per row, or an entry outside 0..count.
     """
     if kept is None:
         return None
@@ -268,10 +268,10 @@ def read_kept(kept: Counts | None, step: Step) -> Any:
 
 def _each_kept(kept: Any, step: Step) -> Ints:
     """`read_kept` one by one, which finds what is wrong."""
-    items = _entries("kept", kept, "a list or array of one number a row of the step")
+    items = _entries("kept", kept, "a list or array of one number per row of the step")
     counts = step.counts.tolist()
     if len(items) != len(counts):
-        raise LengthError("len(kept)", len(items), len(counts), len(counts), "one entry a row")
+        raise LengthError("len(kept)", len(items), len(counts), len(counts), "one entry per row")
     rows = enumerate(zip(items, counts, strict=True))
     checked = [check_int("kept", n, 0, most, name_row(step, at)) for at, (n, most) in rows]
     return np.array(checked, np.int32)

@@ -558,7 +558,7 @@ class Cache:
 
         Args:
             rows: a batch, sequences, or one sequence.
-            counts: new positions, one number for all rows or one a row; 0 sits out.
+            counts: new positions, one number for all rows or one per row; 0 sits out.
             ahead: positions allowed beyond the known tokens (drafts, or steps still open); clipped
                 at each limit.
 
@@ -636,8 +636,8 @@ class Cache:
 
         Args:
             step: the oldest open step.
-            tokens: ids newly known. A list or array of one id a row, ignored where
-                ``step.wants_token`` is False. Or a list of arrays, one a row, each learned whole:
+            tokens: ids newly known. A list or array of one id per row, ignored where
+                ``step.wants_token`` is False. Or a list of arrays, one per row, each learned whole:
                 give an empty one to a row that is not at the end of its prompt. Or the tuple
                 (flat ids, how many of them each row learns), which is what a tuple of two sequences
                 always means. Each may be for the rows of ``step.sample`` alone, told by how many

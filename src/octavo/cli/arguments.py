@@ -139,7 +139,7 @@ def add_page_size(parser: argparse.ArgumentParser) -> None:
         type=whole_number(1),
         default=16,
         metavar="N",
-        help="tokens a page of the cache holds (default: 16)",
+        help="tokens per page of the cache (default: 16)",
     )
 
 

@@ -153,9 +153,9 @@ def _facts(turn: Turn, plan: octavo.Plan) -> str:
     """What a turn took, in one line."""
     size = amount(turn.cached_tokens * plan.bytes_per_token)
     cached = (
-        f"{turn.cached_tokens} of them cached ({size})" if turn.cached_tokens else "none cached"
+        f"{turn.cached_tokens:,} of them cached ({size})" if turn.cached_tokens else "none cached"
     )
-    prompt = f"prompt of {turn.prompt_tokens} tokens"
+    prompt = f"prompt of {turn.prompt_tokens:,} tokens"
     return f"first token after {turn.first_token:.2f} s; {prompt}, {cached}"
 
 
@@ -200,13 +200,13 @@ Seconds to the first token (the first turn is new to both):
 {cached:,} of {prompts:,} prompt tokens were found in the cache: {saved(reused, computed)},
 and {amount(cached * plan.bytes_per_token)} of keys and values were not computed again.
 {_agreement(reused, computed)}
-The plan: {amount(parse_memory(_MEMORY))} hold {plan.usable_pages} pages of {plan.page_size} \
+The plan: {amount(parse_memory(_MEMORY))} hold {plan.usable_pages:,} pages of {plan.page_size} \
 tokens, {amount(plan.page_bytes)} each.
 """
 
 
 def _chart(reused: list[Turn], computed: list[Turn]) -> str:
-    """Two bars a turn, the longest ``_BAR`` wide."""
+    """Two bars per turn, the longest ``_BAR`` wide."""
     longest = max(turn.first_token for turn in (*reused, *computed))
     lines = []
     for number, pair in enumerate(zip(reused, computed, strict=True), start=1):

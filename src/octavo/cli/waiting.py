@@ -11,11 +11,11 @@ import threading
 import time
 import unicodedata
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
 
-_BAR, _SHORTEST_BAR = 30, 8
+_BAR, _SHORTEST_BAR = 30, 5
 _COLUMNS = 80  # of a terminal that does not tell
 _SPARE = 3  # columns left free on the right: for the ^C that a terminal shows
 _DRAW_SECONDS = 0.1
@@ -38,18 +38,25 @@ class _State(NamedTuple):
 class ProgressBar:
     """Says what is being waited for, while the block of a ``with`` runs.
 
-    A terminal shows it on one line, however narrow, which is rewritten ten times a second and
+    A terminal shows it on one line, however narrow, which is rewritten ten times per second and
     erased at the end. Elsewhere what takes longer than a second gets a line, and another one every
     eight seconds. A thread writes them, so that they also come while a library is being imported.
 
     Args:
         name: what stands before the stages.
         stream: where; None: stderr.
-        unit: what is counted; None: bytes, shown in MB.
+        unit: what is counted, written behind the numbers.
+        amount: writes a number; for bytes `octavo.planner.figures.amount`, which has its own units.
     """
 
-    def __init__(self, name: str, stream: TextIO | None = None, unit: str | None = None) -> None:
-        self._name, self._unit = name, unit
+    def __init__(
+        self,
+        name: str,
+        stream: TextIO | None = None,
+        unit: str = "",
+        amount: Callable[[int], str] = "{:,}".format,
+    ) -> None:
+        self._name, self._unit, self._amount = name, unit, amount
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._state: _State | None = None
@@ -148,10 +155,10 @@ class ProgressBar:
         return f"{head} [{'#' * filled}{'-' * (length - filled)}]{tail}"
 
     def _count(self, state: _State) -> str:
-        if self._unit is not None:
-            of = f" of {state.total:,}" if state.total else ""
-            return f" {state.done:,}{of} {self._unit}" if state.done or state.total else ""
-        return f" {state.done / 1e6:.1f} of {state.total / 1e6:.1f} MB" if state.total else ""
+        if not state.done and not state.total:
+            return ""
+        of = f" of {self._amount(state.total)}" if state.total else ""
+        return f" {self._amount(state.done)}{of} {self._unit}".rstrip()
 
     def _width(self) -> int:
         try:

@@ -261,10 +261,10 @@ class Engine:
 
         Args:
             prompts: token ids of each.
-            params: for all, or one a prompt.
+            params: for all, or one per prompt.
 
         Returns:
-            A completion a prompt, in their order.
+            One completion per prompt, in their order.
 
         Raises:
             Exception: what `submit` and `step` raise; no prompt is left behind in the engine.
@@ -275,7 +275,7 @@ class Engine:
         items = list(prompts)
         each = list(params) if isinstance(params, Items) else [params] * len(items)
         if len(each) != len(items):
-            raise LengthError("len(params)", len(each), len(items), len(items), "one a prompt")
+            raise LengthError("len(params)", len(each), len(items), len(items), "one per prompt")
         requests: list[Request] = []
         try:
             for tokens, wanted in zip(items, each, strict=True):

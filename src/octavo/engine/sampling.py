@@ -1,7 +1,8 @@
 """From logits to a token: a request's parameters, and the sampler that follows them.
 
 Greedy, or temperature, top-k and top-p (transformers' own processors, in the order of its
-generate()) with a random generator a request: a seed gives the same tokens alone and beside others.
+generate()) with one random generator per request: a seed gives the same tokens alone and beside
+others.
 Knows one request's logits and nothing of batches, text or pages.
 """
 
@@ -134,7 +135,7 @@ def sample_rows(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int |
     """The next token of each row of ``logits`` [rows, vocabulary] by its own sampler.
 
     Returns:
-        A token a row, or what its sampler raised: a row that fails costs no other row.
+        One token per row, or what its sampler raised: a row that fails costs no other row.
 
     Cost: O(rows * vocabulary); greedy rows together are one call.
     """

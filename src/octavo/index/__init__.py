@@ -23,7 +23,7 @@ Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
         default none but in ``onnxruntime`` and ``tensorrt``, whose own always holds as well.
         "int32": also the offsets of all elements in the plan's tensors; it needs a plan of a model.
     kernel_page: tokens of a page as the kernel sees it; it divides the plan's page size. Page p is
-        its pages ``p * r .. p * r + r - 1``, r kernel pages a page; slots stay what they are.
+        its pages ``p * r .. p * r + r - 1``, r kernel pages per page; slots stay what they are.
     form: "absolute": a column for every page from position 0, the null page where a window dropped
         it. "compact": columns no query of the step can see are left out, behind those of sinks, and
         lengths count what is left; ``base`` positions are left out. Key k behind the sinks' columns

@@ -32,7 +32,7 @@ class Addresses:
         step: the step.
         source: its numbers, for loops.
         lifetime: what its queries see.
-        page: tokens a kernel page holds.
+        page: tokens per kernel page.
         pages: kernel pages of the group's pool, those of the null page included.
         sinks: leading positions whose columns stay in front of those left out.
 
@@ -198,7 +198,7 @@ def _check_rows(step: Step, view: GroupView) -> None:
     check_int("rows of base", view.base.size, rows, rows)
     for name, array in (("slots", view.slots), ("input_ids", step.input_ids)):
         if array.size != tokens:
-            raise LengthError(name, array.size, tokens, tokens, "one a token")
+            raise LengthError(name, array.size, tokens, tokens, "one per token")
     if view.table.ndim != 2 or len(view.table) != rows or view.table.dtype != np.int32:
         raise LengthError("table", view.table, None, None, f"it must be int32[{rows}, columns]")
     _check_queries(step)

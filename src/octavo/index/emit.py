@@ -46,7 +46,7 @@ _SIZES: dict[type[Target], int] = {
     Table: 4,
     PageBlocks: 5,
 }
-"""By role, which of `Format.shapes` it has; others have one number a row."""
+"""By role, which of `Format.shapes` it has; others have one number per row."""
 
 
 class Format(NamedTuple):
@@ -157,7 +157,7 @@ class Emission:
         if found.pages * self._stride > MOST + 1 and "block_offsets" in roles:
             last = found.top() * self._stride + self._values
             if last > MOST:
-                raise CapacityError("block offset", last, MOST, f"{self._stride} blocks a page")
+                raise CapacityError("block offset", last, MOST, f"{self._stride} blocks per page")
 
     def shapes(self) -> dict[str, Shape]:
         """Least shapes of the arrays with a role. O(arrays).
@@ -204,7 +204,7 @@ class Emission:
             most = self.columns * MOST // (real * each)
             raise LengthError("columns", self.columns, 0, most, f"{real} rows have them")
         if shape[0] * each > MOST:
-            raise LengthError("rows", self.rows, real, MOST // each, f"{each} entries a row")
+            raise LengthError("rows", self.rows, real, MOST // each, f"{each} entries per row")
 
     def targets(self, arrays: Arrays) -> list[Target]:
         """The arrays with a role, for loops to fill. O(arrays)."""

@@ -34,7 +34,7 @@ class Flex(NamedTuple):
         first_keys: [T], first position each token sees, sinks apart.
         last_keys: [T], the last one.
         slot_mapping, positions, logit_rows: as of `Vllm`, without padding.
-        page: tokens a page of these arrays holds.
+        page: tokens per page of these arrays.
         sink_tokens: leading positions that all see.
         query_block, kv_block: queries and keys of a block.
         kv_len: slots of the pool.
@@ -86,7 +86,7 @@ class Reading(NamedTuple):
         first, last: int64[T], first key each token sees, sinks apart, and last one. A row's do not
             descend.
         table: int32[n, width], page of each column; 0 where there is none that is seen.
-        page: tokens a page holds.
+        page: tokens per page.
         pages: pages there are; page 0 is nobody's.
         sinks: leading positions that all see.
     """

@@ -21,8 +21,8 @@ class LatentGeometry:
         rotary: channels that are rotated; 0: none.
         v_head_size: leading channels that are the value.
         rotary_offset: first rotated channel.
-        page_size: tokens a page holds.
-        heads: rows a token; latent attention has one.
+        page_size: tokens per page.
+        heads: rows per token; latent attention has one.
     """
 
     latent: int

@@ -1,6 +1,6 @@
 """The rows of a step in one group as arrays to run over: lengths and pages, checked and copied.
 
-Attention makes them once a step for all layers. They need no plan and no cache, so that steps of
+Attention makes them once per step for all layers. They need no plan and no cache, so that steps of
 one's own making can be attended to. Knows integers, not keys and values.
 """
 
@@ -40,12 +40,12 @@ class StepRows:
 
     Args:
         step: rows, lengths and page tables.
-        page_size: tokens a page holds.
+        page_size: tokens per page.
         group: the group that has the page table; None: the first token group.
 
     Attributes:
         tokens: query tokens.
-        page_size: tokens a page holds.
+        page_size: tokens per page.
         start: int64[n], first query token of each row.
         count: int64[n], its query tokens.
         past: int64[n], position of the first of them.
@@ -224,7 +224,7 @@ def page_lists(
     Args:
         table: int32[n, width].
         keys: int[n], more than ``skip`` pages hold in each row, or none.
-        page_size: tokens a page holds.
+        page_size: tokens per page.
         skip: columns left out.
 
     Raises:

@@ -118,7 +118,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A layer that keeps tensors of constant size a sequence: recurrence, convolution.
+    """A layer that keeps tensors of constant size per sequence: recurrence, convolution.
 
     Attributes:
         recurrent: shape of the recurrent tensor; an int is a shape of one axis.

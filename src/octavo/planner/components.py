@@ -28,7 +28,7 @@ Scales = Literal["none", "tensor", "token", "head"]
 LATENT_TILE = 128
 """Elements of a quantised latent, or of an indexer's key, that share one scale."""
 STATES = ("recurrent", "conv", "rows", "buffer")
-"""Names of components of constant size a sequence."""
+"""Names of components of constant size per sequence."""
 _FP32, _BF16, _FP8 = DTYPES["fp32"], DTYPES["bf16"], DTYPES["fp8"]
 
 
@@ -38,7 +38,7 @@ class Elements(NamedTuple):
     Attributes:
         kv: of keys, values and latents.
         scales: how quantised keys and values are scaled: ``none`` or ``tensor`` (no bytes in a
-            page), ``token`` (one fp32 a token each) or ``head`` (one a token and head each).
+            page), ``token`` (one fp32 per token each) or ``head`` (one per token and head each).
         recurrent: of recurrent tensors.
         conv: of the inputs a convolution keeps.
         indexer: of the keys of an indexer; fp8 with a scale for each 128 elements.

@@ -1,6 +1,6 @@
 """Flat geometry: parts in rows, rows in blocks, blocks in a budget. Pure sizing, exact integers.
 
-A *part* declares bytes a slot (it grows with the page size) or constant bytes (recurrent state). A
+A *part* declares bytes per slot (grows with the page size) or constant bytes (recurrent state). A
 *row* is what one layer of one group keeps in a block: parts of one sort, with offsets in the order
 they are declared. Knows nothing of models, devices and lifetimes.
 """
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes a token."""
+        """Bytes per token."""
         return sum(part.slot_bytes for part in self.parts)
 
     @property
@@ -108,7 +108,7 @@ def fit_geometry(rows: Sequence[Row], page_size: int, alignment: int = 1) -> Geo
     widest = max(row.slot_bytes for row in rows)
     constant = max(row.constant_bytes for row in rows)
     if not widest:
-        raise PlanError("rows", len(rows), "at least one row must hold bytes a slot")
+        raise PlanError("rows", len(rows), "at least one row must hold bytes per slot")
     if widest * page_size < constant:
         page_size = -(-constant // (widest * alignment)) * alignment
     return Geometry(page_size, max(widest * page_size, constant))
@@ -120,7 +120,7 @@ def plan_components(
     """A tensor a part; every block has room for every row.
 
     Args:
-        reserved: bytes a block that a draft model's rows take beside them.
+        reserved: bytes per block that a draft model's rows take beside them.
 
     Raises:
         BudgetTooSmall: no block beside the null page. PlanError: malformed rows.
@@ -141,7 +141,7 @@ def plan_components(
 
 
 def plan_slab(rows: Sequence[Row], page_size: int, budget: int, reserved: int = 0) -> FlatPlan:
-    """A tensor a slot: slot j pairs the j-th layer of every group, side by side in each block.
+    """One tensor per slot: slot j pairs the j-th layer of every group, side by side in each block.
 
     A row that holds a state is as wide as the widest row of a page.
 
@@ -195,7 +195,7 @@ def _check_parts(row: Row) -> None:
         slot = check_int(f"{part.name}.slot_bytes", part.slot_bytes, 0)
         constant = check_int(f"{part.name}.constant_bytes", part.constant_bytes, 0)
         if bool(slot) == bool(constant):
-            right = "a part has bytes a slot or constant bytes, and exactly one of them"
+            right = "a part has either bytes per slot or constant bytes, never both"
             raise PlanError(part.name, (slot, constant), right)
     if row.slot_bytes and row.constant_bytes:
         raise PlanError("parts", names, "a row grows with the page or is constant, never both")

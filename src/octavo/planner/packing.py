@@ -126,7 +126,7 @@ def pack(
     fixed: Mapping[str, tuple[int, int]] | None = None,
     wish: Mapping[str, int] | None = None,
 ) -> Packing | None:
-    """The layout in which the most sequences fit; None: the budget holds no parent a group.
+    """The layout in which the most sequences fit; None: not one parent per group fits the budget.
 
     One that holds all of ``wish`` comes before any that does not.
 

@@ -49,7 +49,7 @@ class Plan(PoolPlan):
 
         Args:
             num_pages: physical pages, the null page counted: one less can be used.
-            page_size: tokens a page holds.
+            page_size: tokens per page.
             groups: group name to the kind of its layers; None: one full group.
             max_length: longest sequence in tokens; None: as many as fit.
             pages_per_parent: makes the plan packed: ``num_pages - 1`` parents, each cut into this

@@ -126,7 +126,7 @@ class PoolPlan:
     """A pool's geometry: the data of an `octavo.Plan`.
 
     Attributes:
-        page_size: tokens a page holds.
+        page_size: tokens per page.
         num_pages: physical pages (packed: parents), the null page 0 included.
         groups: group name to its GroupPlan.
         max_length: longest sequence in tokens; None: bounded by the pages alone.
@@ -137,7 +137,7 @@ class PoolPlan:
         memory: how much of a device it was given, or None.
         tensors: the views of the arena; empty for a plan without bytes.
         layout: ``component``, ``slab`` or ``packed``.
-        max_step_tokens: most tokens a step computes, which windows hold in flight.
+        max_step_tokens: most tokens per step, which windows hold in flight.
         tp: ranks that share each layer.
         stages: with pipeline ranks, the plan of each; they number their pages alike.
         _rank: which of the stages this is: the one with room for the fewest pages.
@@ -229,7 +229,7 @@ def parents(plan: PoolPlan, sequences: int, length: int, *, in_flight: bool = Fa
 def _group_pages(
     plan: PoolPlan, sequences: int, length: int, step: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """(pages of so many sequences beside a step, pages a parent) of each group."""
+    """(pages of so many sequences beside a step, pages per parent) of each group."""
     size = plan.page_size
     for group in plan.groups.values():
         pages = sequences * group.steady_pages(length, size)

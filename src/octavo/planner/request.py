@@ -54,7 +54,7 @@ def plan(
         memory: of one rank, in bytes, as text such as ``"16GiB"`` (1024s) or ``"16GB"`` (1000s), or
             as a GPU such as ``"H100-80GB"`` (`octavo.planner.gpus.GPUS`); of several ranks the one
             with the least counts. None: exactly as much as ``sequences`` of ``max_length`` need.
-        page_size: tokens a page holds, at most the longest sequence. In the flat layouts pages
+        page_size: tokens per page, at most the longest sequence. In the flat layouts pages
             grow until they cover a state.
         dtype: element type of the stored keys and values.
         scales: of quantised keys and values: ``none``, ``tensor``, ``token`` or ``head``; None:
@@ -72,7 +72,7 @@ def plan(
         layout: ``component``, ``slab`` or ``packed``; None: packed where groups differ.
         draft: a draft model: its layers keep pages beside the model's, on every rank.
         kernel: name of the attention kernel that will read the pages; its demands are checked.
-        max_step_tokens: most tokens a step computes.
+        max_step_tokens: most tokens per step.
         tp: ranks that share each layer's heads: it divides the key/value heads or is a multiple of
             them. pp: ranks that each take some of the layers.
         input_tokens: positions of the other input that cross attention sees; None: as many as the

@@ -65,7 +65,7 @@ def fixed_bytes_per_sequence(plan: PoolPlan) -> int:
 
 
 def buffer_bytes(plan: PoolPlan) -> int:
-    """Bytes a sequence of what rows of several tokens are computed from. O(layers)."""
+    """Bytes per sequence of what rows of several tokens are computed from. O(layers)."""
     if plan.spec is None or plan.elements is None or not _has_buffers(plan.spec):
         return 0
     found = components_of(plan.spec, plan.elements, plan.page_size, plan.order)
@@ -82,7 +82,7 @@ def state_bytes(plan: PoolPlan) -> int:
 
 
 def state_tokens(plan: PoolPlan) -> int:
-    """Tokens that take as many bytes as one state, rounded up; 0 where nothing is kept a token.
+    """Tokens that take as many bytes as one state, rounded up; 0 where nothing is kept per token.
 
     A state saved less often than that costs less than the tokens between.
     """

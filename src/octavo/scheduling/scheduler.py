@@ -5,7 +5,7 @@ that runs takes part in every step: with one token, or where it is behind (its p
 preemption lost) with as many as the step has room for, the oldest first. Where a chunk holds more
 of windows than is free, chunks are halved; where not even a token each has room, the newest is
 preempted. It is the first to come back, when another has ended. The oldest is never preempted and
-takes at least a token a step, so every request ends.
+takes at least one token per step, so every request ends.
 
 Knows no model, no clock and no text: whoever drives it runs the steps it hands out, commits or
 aborts them, and removes what has ended.
@@ -115,7 +115,7 @@ class Scheduler(Generic[R]):
 
     Args:
         cache: pages and prefixes.
-        max_step_tokens: most tokens a step computes; long prompts are cut into such chunks.
+        max_step_tokens: most tokens per step; long prompts are cut into such chunks.
         preemption: whether a request is admitted as soon as all have room for what they know and
             one token more. Else only when all can reach their limits, so that none is preempted
             (but for packed pages, of which `octavo.Cache.fits` cannot be sure).
@@ -320,7 +320,7 @@ class Scheduler(Generic[R]):
                     raise
 
     def _counts(self, most: int) -> int | NDArray[np.int64]:
-        """Next tokens of each row, ``most`` together where that is at least one a row. O(rows)."""
+        """Next tokens of each row, ``most`` together where that is at least one each. O(rows)."""
         left, counts = most - len(self._rows), None
         for sequence in self._behind.values():
             length = sequence.length

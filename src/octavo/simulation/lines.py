@@ -8,7 +8,7 @@ form                      a line, or an object of a JSON array
 ========================  ==========================================================================
 ``log``                   octavo's own: ``arrival``, and a prompt as ids, hash ids or a length
 ``mooncake``              ``timestamp``, ``input_length``, ``output_length``, ``hash_ids``
-``bailian``               the same with ``chat_id``; 16 tokens an id, seconds
+``bailian``               the same with ``chat_id``; 16 tokens per id, seconds
 ``sessions``              ``session_id``: a turn's own tokens, behind all earlier ones; ``delay``
 ``conversations``         ``conversations`` or ``messages``: turns as text (ShareGPT)
 ``prompts``               ``prompt``, ``text_input``, or ``messages`` with an ``output_length``

@@ -31,7 +31,7 @@ class Pool:
         memory: bytes; None: ``pages`` says how large it is.
         pages: pages, beside the one that a prompt's own token takes in a serial replay of hash ids;
             None with no ``memory``: as many as are ever computed.
-        page_size: tokens a page; None: 512 for hash ids without a model, else 16.
+        page_size: tokens per page; None: 512 for hash ids without a model, else 16.
         max_length: longest sequence in tokens; None: the model's own.
         dtype: element type of keys and values.
         max_step_tokens: most tokens of a step.

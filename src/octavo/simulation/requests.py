@@ -34,7 +34,7 @@ class TraceRequest:
         blocks: a number for each block of its own tokens, odd; None: the trace has no hash ids.
         tokens: ids of its own tokens, or None.
         output: the answer's ids, or None.
-        block: tokens a block holds.
+        block: tokens per block.
         before: the request before it in its session, whose prompt and answer its own tokens
             follow; or None: all tokens of the prompt are its own.
     """

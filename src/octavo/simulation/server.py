@@ -150,7 +150,7 @@ def serve(
     Raises:
         PlanError: the plan cannot make a cache.
 
-    Cost: about 0.1 ms a step and 10 us more a chunk of 128 pages.
+    Cost: about 0.1 ms per step and 10 us more per chunk of 128 pages.
     """
     began = time.perf_counter()
     answers, router = AnswerTokens(trace.requests), find_router(setting.router)

@@ -107,9 +107,9 @@ class TimeModel:
 
     Attributes:
         step_seconds: of every step, whatever it does.
-        prefill_rate: prompt tokens a second beyond that.
-        decode_rate: tokens a second beyond that, of rows that decode.
-        max_step_tokens: most tokens a step computes; long prompts are cut into such chunks.
+        prefill_rate: prompt tokens per second beyond that.
+        decode_rate: tokens per second beyond that, of rows that decode.
+        max_step_tokens: most tokens per step; long prompts are cut into such chunks.
         max_sequences: most requests that run at once.
         preemption, watermark: as of `octavo.scheduling.Scheduler`.
 

@@ -1,4 +1,4 @@
-"""Results as text: one block for a single run, one line a run for a sweep."""
+"""Results as text: one block for a single run, one line per run for a sweep."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -33,7 +33,7 @@ def generate(name: str, requests: int = 500, *, rate: float = 4.0, seed: int = 0
 
     Args:
         requests: how many.
-        rate: requests a second, on average.
+        rate: requests per second, on average.
         seed: of all that is random.
 
     Raises:

@@ -16,7 +16,7 @@ Ints = NDArray[np.integer[Any]]
 
 
 class PageIndex(NamedTuple):
-    """Pages on the device, checked; made once a step by `Storage.page_index`.
+    """Pages on the device, checked; made once per step by `Storage.page_index`.
 
     Attributes:
         pages: int64 of any shape; of states [n, parts].

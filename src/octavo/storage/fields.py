@@ -16,7 +16,7 @@ _UNITS = (torch.int32, torch.int16, torch.uint8)
 
 
 class WriteIndex(NamedTuple):
-    """Slots as pages and offsets on the device; made once a step by `Storage.index`.
+    """Slots as pages and offsets on the device; made once per step by `Storage.index`.
 
     Attributes:
         pages: int64[m], page of each slot written.

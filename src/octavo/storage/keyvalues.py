@@ -32,7 +32,7 @@ class LayerView(NamedTuple):
         key: [pages, page_size, kv_heads, k_dim] token-major, [pages, kv_heads, page_size, k_dim]
             head-major; of int4 the last axis is half as long.
         value: likewise with v_dim.
-        key_scale: fp32, one a token and head: like ``key`` without its last axis; or one number for
+        key_scale: fp32, one per token and head: ``key`` without its last axis; or one number for
             all; None: there are no scales.
         value_scale: likewise.
         kv_dtype: None: the views hold numbers as they are; else how they are quantised.

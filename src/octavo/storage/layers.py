@@ -93,11 +93,11 @@ class LayerStore:
     # -- addresses -----------------------------------------------------------------------------
 
     def index(self, slots: NDArray[np.integer[Any]], group: str | None = None) -> WriteIndex:
-        """``slots`` ready for `write`: one a new token, -1 where nothing is written.
+        """``slots`` ready for `write`: one per new token, -1 where nothing is written.
 
         Args:
-            slots: int[T], as in a step's group; where rows stand for several tokens, one a row: the
-                slot of any of its tokens divided by how many they are.
+            slots: int[T], as in a step's group; where rows stand for several tokens, one per row:
+                the slot of any of its tokens divided by how many they are.
             group: what the slots belong to; None: the first token group.
 
         Raises:
@@ -105,12 +105,12 @@ class LayerStore:
             LengthError: a slot of the null page, or beyond the pages; or several axes.
             UnknownGroup: no such group.
 
-        Cost: O(len(slots)), and to sort them: once a step, and then no layer looks again.
+        Cost: O(len(slots)), and to sort them: once per step, and then no layer looks again.
         """
         return self.addresses.slots(slots, group)
 
     def page_index(self, pages: NDArray[np.integer[Any]], group: str | None = None) -> PageIndex:
-        """``pages`` ready for reading and writing, made once a step for all layers.
+        """``pages`` ready for reading and writing, made once per step for all layers.
 
         Args:
             pages: page ids; of states [n, parts] as in a step's StateView.

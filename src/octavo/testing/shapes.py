@@ -22,8 +22,8 @@ class Shape:
         name: what it is called in reports.
         groups: group name to layer kind.
         num_pages: physical pages, the null page included; of a packed plan one more than parents.
-        page_size: tokens a page holds.
-        per_parent: pages a parent of each group, which makes the plan packed.
+        page_size: tokens per page.
+        per_parent: pages per parent of each group, which makes the plan packed.
         parts: pages one state takes.
         options: further arguments of the cache.
         listens: whether its events are followed and compared.

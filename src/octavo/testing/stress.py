@@ -45,7 +45,7 @@ def stress(
     Raises:
         AssertionError: a law does not hold; the message names seed, shape, world and rule number.
 
-    Cost: about a thousand rules a second.
+    Cost: about a thousand rules per second.
     """
     report, digest, left, number = Report(), hashlib.sha256(), rules, 0
     while left:

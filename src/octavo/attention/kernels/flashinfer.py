@@ -29,7 +29,7 @@ why_not = no_cuda
 class FlashinferStep(TensorStep):
     """A step prepared for the flashinfer backend; sink logits come in afterwards, by the lse.
 
-    Planning, O(rows), happens once a step for all layers alike. The tensors are on the CPU, where
+    Planning, O(rows), happens once per step for all layers alike. The tensors are on the CPU, where
     the wrappers plan.
 
     Attributes:
@@ -104,7 +104,7 @@ class _Plan(NamedTuple):
     causal: bool
     window: int | None
     softcap: float | None
-    decode: bool  # one query a row, which sees all keys, causal or not
+    decode: bool  # one query per row, which sees all keys, causal or not
 
     @classmethod
     def of(cls, call: TensorCall, *, decode: bool) -> "_Plan":

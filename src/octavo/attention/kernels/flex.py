@@ -64,7 +64,7 @@ class FlexStep(TensorStep):
         self._pictures: dict[Seen, Picture] = {}
 
     def picture(self, seen: Seen) -> Picture:
-        """What a layer's queries see; O(rows * width + blocks listed) once a step, then O(1)."""
+        """What a layer's queries see; O(rows * width + blocks listed) once per step, then O(1)."""
         found = self._pictures.get(seen)
         if found is None:
             pages, table, stale = _compact(self.rows, seen)

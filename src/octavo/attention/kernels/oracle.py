@@ -274,11 +274,11 @@ def merge(parts: Iterable[Attended[Any]], sink_logits: ArrayLike | None = None) 
 
 
 def _sinks(sink_logits: ArrayLike, heads: int) -> NDArray[Any]:
-    """Sink logits, one a head."""
+    """Sink logits, one per head."""
     sinks = as_reals("sink_logits", sink_logits, finite=True)
     if sinks.shape != (heads,):
         raise LengthError(
-            "sink_logits", sinks.shape, None, None, f"it must be [{heads}], one a head"
+            "sink_logits", sinks.shape, None, None, f"it must be [{heads}], one per head"
         )
     return sinks
 

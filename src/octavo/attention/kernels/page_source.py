@@ -47,7 +47,7 @@ class PageSource:
         if kv_dtype == "fp8":
             cache = cache.view(torch.uint8)  # which torch can gather
         self._cache, self._token_major = _by_heads(cache, order), order == "token"
-        self._factors: torch.Tensor | None = None  # one a row, gathered as the cache is
+        self._factors: torch.Tensor | None = None  # one per row, gathered as the cache is
         factor = torch.as_tensor(1.0 if scale is None else scale).to(like.device, self._wide)
         if factor.ndim > 1 and factor.shape == cache.shape[:-1]:
             self._factors = _by_heads(factor[..., None], order)

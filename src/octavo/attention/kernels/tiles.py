@@ -1,7 +1,7 @@
 """A step cut into tiles for the torch backend: which pages each piece of work reads, and its mask.
 
 A tile is a run of one row's queries and the keys they can see, or several rows of one query and of
-similar lengths. Tiles are built once a step and shared by every layer with the same window; each
+similar lengths. Tiles are built once per step and shared by every layer with the same window; each
 reads only the pages its queries see, so a windowed layer costs its window and a full one its
 context, never the pool. Knows integers, not keys and values.
 """
@@ -119,9 +119,9 @@ class Tiles:
 
         Args:
             seen: which keys a query sees.
-            short: slots a row of one query may have to share a tile with others.
+            short: most slots of a one-query row that still shares a tile with others.
 
-        Cost: O(rows * width + queries * keys of masked tiles) the first time a step, O(1) after.
+        Cost: O(rows * width + queries * keys of masked tiles) the first time in a step, O(1) after.
         """
         tiles = self._tiles.get((seen, short))
         if tiles is None:
@@ -130,7 +130,7 @@ class Tiles:
         return tiles
 
     def _cut(self, row: _TileRow, seen: Seen) -> list[Tile]:
-        """The tiles of one row: one where no mask is needed, else one a block of queries."""
+        """The tiles of one row: one where no mask is needed, else one per block of queries."""
         count = row.stop - row.start
         unmasked = seen.window is None and not seen.causal
         if _is_triangle(row, seen):
@@ -205,7 +205,7 @@ def _rounded(pages: int) -> int:
 
 
 def _beside(tiles: list[Tile], width: int, page_size: int) -> Tile:
-    """Tiles of one query each as one of ``width`` pages a row.
+    """Tiles of one query each as one of ``width`` pages per row.
 
     Pages are added in front, so that every row ends in the last column. They repeat the row's first
     one, which is full where there are others: what is read by the way was written.

@@ -6,7 +6,7 @@ pages are gathered without a transposition and are the fast order on CPU. Does n
 must have been written before.
 
 The fast kernels lose NaN that is seen and spread NaN that is not. What a tile was given is summed
-up, and all sums are looked at once a layer: a tile whose sum is not finite is attended to again,
+up, and all sums are looked at once per layer: a tile whose sum is not finite is attended to again,
 with care.
 """
 

@@ -1,7 +1,7 @@
 """Paged attention by a Triton kernel that reads pages where they lie; for GPUs.
 
 One kernel serves decode and prefill. A program takes a tile of a row's queries, all heads of one
-key/value head together, so that keys are read once a group and never expanded, and runs over the
+key/value head together, so that keys are read once per group and never expanded, and runs over the
 keys the tile sees. Where there are fewer tiles than the device has room for, a tile's keys are
 divided among several programs, and a second kernel merges what they found.
 
@@ -68,7 +68,7 @@ class TritonStep(TensorStep):
             heads: query heads of one key/value head.
             size: pairs a tile holds.
 
-        Cost: O(tiles) the first time a step, O(1) after.
+        Cost: O(tiles) the first time in a step, O(1) after.
         """
         found = self._tiles.get((heads, size))
         if found is None:

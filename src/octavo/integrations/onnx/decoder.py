@@ -42,14 +42,14 @@ class Decoder:
         mlp: channels inside the feed-forward part.
         kind: what a layer keeps: `Attention` with equal ``k_dim`` and ``v_dim``, perhaps with a
             window or sink logits, or `Latent` (multi-head latent attention as DeepSeek's,
-            absorbed); a tuple, one a layer, of `Attention` that differ in their window alone.
+            absorbed); a tuple, one per layer, of `Attention` that differ in their window alone.
         max_length: positions the rotary tables cover.
         nope_dim: of a latent kind, channels of a query head that are not rotated.
         v_dim: of a latent kind, channels of a value head.
         theta: base of the rotary frequencies where ``rotary`` is None.
         interleaved: whether neighbours are rotated together (DeepSeek), not halves (Llama).
         epsilon: of the RMS norms.
-        rotary: how positions turn heads: one for all layers, or a tuple, one a layer; None: all
+        rotary: how positions turn heads: one for all layers, or a tuple, one per layer; None: all
             channels, by ``theta``.
         activation: of the feed-forward part, as ``hidden_act`` of a config names it.
         biases: linear maps that have one: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj,

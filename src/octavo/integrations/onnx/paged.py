@@ -14,7 +14,7 @@ from octavo.model.spec import Attention, Latent
 
 
 class PagedNodes:
-    """Attends by one PagedAttention node a layer, which also rotates queries and keys.
+    """Attends by one PagedAttention node per layer, which also rotates queries and keys.
 
     Args:
         graph: written to; the caches become inputs and outputs of it.

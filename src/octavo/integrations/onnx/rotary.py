@@ -24,7 +24,7 @@ class Rotary:
     """How positions turn the first channels of a query or key head; the others stay.
 
     Attributes:
-        frequencies: radians a position, one a pair of channels.
+        frequencies: radians per position, one per pair of channels.
         magnitude: factor of cosines and sines (YaRN's attention factor).
 
     Raises:

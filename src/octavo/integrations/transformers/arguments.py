@@ -21,7 +21,7 @@ class PassArguments:
         ids: [B, q] or [B, q, codebooks]; None: embeddings are given instead.
         embeds: [B, q, width]; None: ids are given.
         mask: [B, L] or of another form; None: there is no padding.
-        others: further arguments with an entry a token.
+        others: further arguments with one entry per token.
         plain: whether ids and positions say all: no pictures, sounds or kinds of tokens are given,
             and nothing is dropped at random.
         blind: whether ids name pictures or sounds that are not given.
@@ -69,7 +69,7 @@ class PassArguments:
 
     @property
     def positions(self) -> torch.Tensor | None:
-        """[B or 1, q]: one position a token, or as many equal ones; None: not given, or others."""
+        """[B or 1, q]: one position per token, or equal ones; None: not given, or others."""
         given = self.others.get("position_ids")
         if given is None or given.ndim == 2:
             return given
@@ -239,7 +239,7 @@ def check_prompt(ids: object, mask: object) -> None:
             raise LengthError(name, type(given).__name__, None, None, "it must be a tensor [B, T]")
     assert isinstance(ids, torch.Tensor)
     if ids.ndim != 2:
-        raise LengthError("axes of input_ids", ids.ndim, 2, 2, "one id a token")
+        raise LengthError("axes of input_ids", ids.ndim, 2, 2, "one id per token")
     check_int("rows of input_ids", ids.shape[0], 1)
     check_int("columns of input_ids", ids.shape[1], 1)
     if ids.is_floating_point():

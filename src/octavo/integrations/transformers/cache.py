@@ -103,7 +103,7 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
             memory: bytes, or text such as ``"1GiB"``; all of it is reserved at once.
             tokens: to have room for at least, instead: of one row, or, where that is more than a
                 row's longest, of several together.
-            page_size: tokens a page holds.
+            page_size: tokens per page.
             max_sequences: rows at once, beams and returned sequences included.
             max_length: longest sequence in tokens; None: the model's, or what fits.
             rollback: drafts that convolution states can take back; for assisted decoding with

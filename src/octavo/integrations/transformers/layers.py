@@ -23,7 +23,7 @@ STATES = ("recurrent", "conv")
 
 
 def layers_of(storage: Storage, rows: BatchRows) -> list[Any]:
-    """transformers' list of layers, one a layer of the model. O(layers)."""
+    """transformers' list of layers, one per layer of the model. O(layers)."""
     plan = storage.plan
     assert plan.spec is not None
     states = {t.layer: t.group for t in plan.tensors if t.component in STATES}

@@ -341,7 +341,7 @@ def rwkv(fields: Fields) -> list[Layer]:
 
 
 def xlstm(fields: Fields) -> list[Layer]:
-    """A matrix a head with its normaliser and maximum (mLSTM)."""
+    """A matrix per head with its normaliser and maximum (mLSTM)."""
     heads = fields.heads
     keys, values = (
         -(-int(fields.width * float(fields.get(name, default=usual))) // 64) * 64 // heads
@@ -406,7 +406,7 @@ def kimi_state(fields: Fields, linear: Fields) -> State:
 
 
 def minimax(fields: Fields) -> list[Layer]:
-    """Lightning attention keeps a matrix a head; every other layer attends."""
+    """Lightning attention keeps a matrix per head; every other layer attends."""
     dim = fields.head_dim()
     state = State((fields.heads, dim, dim))
     kinds: Kinds = {FULL: lambda: keys_and_values(fields), LINEAR: lambda: state}

@@ -171,7 +171,7 @@ def by_layout(fields: Fields) -> list[Layer]:
 
 
 def rwkv7(fields: Fields) -> list[Layer]:
-    """A matrix a head, and the last input of both mixers."""
+    """A matrix per head, and the last input of both mixers."""
     dim = fields.count("head_dim", default=64)
     heads = fields.divide("hidden_size", fields.width, dim)
     return [State((heads, dim, dim), (2 * fields.width, 1))] * fields.layers

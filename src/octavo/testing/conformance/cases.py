@@ -15,7 +15,7 @@ KEYWORDS = frozenset(
 """Keywords of `paged_attention` that a kernel may lack: ``v_dim`` stands for latent caches,
 ``order`` for head-major ones."""
 FEATURES = KEYWORDS | {"prefill", "strided", "keyless", "nan"}
-"""And what else it may lack: several queries a row, pages that lie apart, queries that see no
+"""And what else it may lack: several queries per row, pages that lie apart, queries that see no
 key, NaN that counts for those who see it and for nobody else."""
 
 
@@ -53,7 +53,7 @@ class Case(NamedTuple):
     Attributes:
         rule: how queries attend.
         scene: kinds of rows: of `SCENES`.
-        page_size: tokens a page holds.
+        page_size: tokens per page.
         heads, kv_heads: query and key/value heads.
         k_dim, v_dim: elements of a head; of a latent row: of the row, and of its value.
         dtype: octavo's name of the query's element type.

@@ -88,7 +88,7 @@ def check_kernel(
             keywords, ``v_dim`` for latent caches, ``order`` for head-major pages, ``prefill`` for
             rows of several queries, ``strided`` for pages that lie apart, ``keyless`` for queries
             that see no key (index functions refuse those), ``nan`` for NaN in queries and contexts.
-        page_sizes: tokens a page holds.
+        page_sizes: tokens per page.
         orders: of the caches' axes, ``token`` or ``head``.
         dtypes: the element types, of `TOLERANCES`.
         heads: pairs of query and key/value heads.

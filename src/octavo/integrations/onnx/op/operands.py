@@ -133,7 +133,7 @@ class Extents(NamedTuple):
         head_size: elements of a query and key head.
         v_head_size: elements of a value and output head.
         pages: pages of the cache.
-        page_size: tokens a page holds.
+        page_size: tokens per page.
         packed: whether ``query`` holds keys and values too.
         kv_dtype: how the caches are quantised, as `octavo.attention.stored` calls it; or None.
     """
