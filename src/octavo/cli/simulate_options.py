@@ -13,11 +13,12 @@ _MODEL = simulation.TimeModel()
 DTYPES = ("bf16", "fp16", "fp32", "fp8", "int8", "int4")
 SWEEPS = ("memory", "page-size", "policy")
 _DESCRIPTION = """\
-Replay requests on the cache that would be deployed and say what it hits, evicts and refuses; with
---timing also who waits, and how long. By default one request at a time, answers left out."""
+Replay requests on the very cache you would deploy and say what it hits, evicts and refuses; with
+--timing also which requests wait, and how long. Without it requests run one at a time, and their
+answers are left out."""
 _EPILOG = """\
-Sizes of a sweep are bytes as 16GiB (with --config), pages as 3000, or 'unbounded'. docs/simulate.md
-says what is simulated and what is not, and names the keys of --json."""
+Sizes of a sweep are bytes such as 16GiB (with --config), pages such as 3000, or 'unbounded'.
+docs/simulate.md says what is simulated and what is not, and names the keys of --json."""
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -32,9 +33,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "trace",
         metavar="TRACE",
         nargs="?",
-        help="a trace of Mooncake, Bailian, Azure, BurstGPT or aiperf, conversations, results of a "
-        "benchmark, octavo's log; .gz too, and - for stdin; or a workload to generate: "
-        + ", ".join(simulation.WORKLOADS),
+        help="a file of requests: a trace of Mooncake, Bailian, Azure, BurstGPT or aiperf, "
+        "conversations, a benchmark's results, or octavo's log (.gz too, - for stdin); or a "
+        "workload to generate: " + ", ".join(simulation.WORKLOADS),
     )
     _add_pool(parser.add_argument_group("pool of a replica"))
     _add_cluster(parser.add_argument_group("cluster"))
@@ -61,8 +62,8 @@ def _add_pool(group: Any) -> None:
         "--pages",
         type=arguments.whole_number(1, 2**31 - 3),
         metavar="N",
-        help="pages instead of memory (serial, ids of 512 tokens: and one more for a prompt's own "
-        "token); without either, as many as all requests take",
+        help="pages instead of memory; without either, as many as all requests take (one at a time "
+        "with hash ids of 512 tokens, one page is added for a prompt's own token)",
     )
     group.add_argument(
         "--page-size",
@@ -129,8 +130,8 @@ def _add_cluster(group: Any) -> None:
         "--sweep",
         nargs="+",
         metavar=("|".join(SWEEPS), "VALUES"),
-        help="a run for each of the VALUES, as 1000,3000,16GiB; without VALUES a usual range, for "
-        "memory doubled until all fits, at most ten times",
+        help="run once for each of the VALUES, such as 1000,3000,16GiB; without VALUES over a "
+        "usual range, where memory is doubled until everything fits, at most ten times",
     )
 
 
@@ -179,8 +180,8 @@ def _add_time(group: Any) -> None:
         "--no-preemption",
         action="store_true",
         default=None,
-        help="admit a request when all that run can reach their end, not when there is room for "
-        "its prompt",
+        help="admit a request only when it and all that run can reach their end, not as soon as "
+        "there is room for its prompt",
     )
 
 
@@ -192,8 +193,8 @@ def _add_requests(group: Any) -> None:
         "--block-size",
         type=arguments.whole_number(1, 2**31 - 1),
         metavar="N",
-        help="tokens a file's hash id stands for (default: 512, 16 in Bailian's, or what all lines "
-        "agree with)",
+        help="tokens that one hash id of a file stands for (default: 512, 16 in Bailian's, or the "
+        "size that fits all lines)",
     )
     group.add_argument(
         "--time-unit",
@@ -204,7 +205,7 @@ def _add_requests(group: Any) -> None:
         "--requests",
         type=arguments.whole_number(1, 10**7),
         metavar="N",
-        help="how many to generate (default: 500), or how many of a file's first to read (all)",
+        help="how many to generate (default: 500), or how many to read from a file (default: all)",
     )
     group.add_argument(
         "--rate",
@@ -216,7 +217,7 @@ def _add_requests(group: Any) -> None:
         "--seed",
         type=arguments.whole_number(0, 2**63 - 1),
         metavar="S",
-        help="of a generated workload (default: 0)",
+        help="seed of a generated workload (default: 0)",
     )
 
 
@@ -256,12 +257,14 @@ def settle(options: argparse.Namespace) -> None:
         raise arguments.UsageError("the following arguments are required: TRACE")
     generated = options.trace in simulation.WORKLOADS
     if not generated:
-        _refuse(options, ("rate", "seed"), "of a generated workload, and TRACE is a file")
+        _refuse(options, ("rate", "seed"), "it is for generated workloads, and TRACE is a file")
     if generated:
         names = ("block_size", "time_unit")
-        _refuse(options, names, "it is of a file, and TRACE is a workload")
+        _refuse(options, names, "it is for files, and TRACE is a workload")
     if generated and options.skip_bad:
-        raise arguments.UsageError("--skip-bad has no effect: it is of a file, TRACE is a workload")
+        raise arguments.UsageError(
+            "--skip-bad has no effect: it is for files, and TRACE is a workload"
+        )
     _refuse_idle(options)
     for name, value in _DEFAULTS.items():
         if getattr(options, name) is None:

@@ -22,12 +22,15 @@ class Vllm(NamedTuple):
         block_table: [R, width], kernel pages of each row; 0 where unmapped, dropped or padded.
         slot_mapping: [M], where each new token's KV goes; -1: nowhere (padding).
         input_ids: [M], token ids as the step has them now; 0 where unknown and in padding.
-        seq_lens: [R], keys of each row once the step's are written; 0 in padded rows.
+        seq_lens: [R], keys of each row once the step's are written (the step's ``context`` less
+            ``base``); 0 in padded rows.
         query_start_loc: [R + 1], where each row's tokens begin; padded rows begin at the end.
         positions: [M], position of each token in its sequence; 0 in padding.
-        logit_rows: [R], index of each row's last token; -1 where there is none.
+        logit_rows: [R], index of each row's last token (the step's ``last``); -1 where there is
+            none.
         base: [R], positions left out behind the sinks in the compact form; else 0.
-        max_query_len, max_seq_len: the largest of the rows', as ints.
+        max_query_len, max_seq_len: the largest of the rows', as ints (the step's ``max_query`` and
+            ``max_context`` less ``base``), or the bounds that were named.
     """
 
     block_table: Ints
@@ -48,10 +51,10 @@ class Flash(NamedTuple):
     Attributes:
         cu_seqlens_q: [R + 1], cumulative new tokens; padded rows repeat the last entry.
         cu_seqlens_k: [R + 1], cumulative keys; the same.
-        cache_seqlens: [R], keys of each row once the step's are written; 0 in padded rows. A call
-            that appends the new ones itself wants what was there before: less the row's new tokens.
+        cache_seqlens: [R], what ``seq_lens`` is in `Vllm`. A call that appends the new keys itself
+            wants what was there before: less the row's new tokens.
         block_table: [R, width]; 0 where unmapped, dropped or padded.
-        max_seqlen_q, max_seqlen_k: the largest of the rows', as ints.
+        max_seqlen_q, max_seqlen_k: what ``max_query_len`` and ``max_seq_len`` are in `Vllm`.
         slot_mapping, input_ids, positions, logit_rows, base: as of `Vllm`.
     """
 
