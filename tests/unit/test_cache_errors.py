@@ -349,15 +349,17 @@ def test_commit_refuses(arguments, kind, fields):
     assert fields.items() <= vars(error).items()
 
 
-def test_kept_drafts_must_be_known():
+@pytest.mark.parametrize("kept", [{}, {"kept": [3]}], ids=["all", "named"])
+def test_kept_drafts_must_be_known(kept):
     """KV may not be kept for a position whose token the cache was not told."""
     busy = Busy()
-    busy.step = busy.cache.extend(busy.c, 8, ahead=2)
-    error = refused(busy, lambda cache: cache.commit(busy.step, [[1]]), LengthError)
+    busy.step = busy.cache.extend(busy.b, 3, ahead=2)
+    error = refused(busy, lambda cache: cache.commit(busy.step, [[1]], **kept), LengthError)
 
-    assert {"name": "computed", "value": 8, "low": 0, "high": 7} == vars(error)
+    assert {"name": "kept", "value": 3, "low": 0, "high": 2} == vars(error)
+    assert "pass kept= to cut rejected drafts" in str(error)
     busy.cache.commit(busy.step, [[1, 2]])
-    assert 8 == busy.c.computed
+    assert 12 == busy.b.computed
 
 
 TRUNCATE = [

@@ -83,9 +83,10 @@ def commit_error(core: Core, plan: Plan, refused: why.Refused, step: Any, ids: A
         return CapacityError("length", refused.value, sequence.limit, f"the limit of {who}")
     if refused.why == why.LATER:
         return StepError(f"a later step of {who}, is open: keep all positions of this one")
-    lacks = refused.value - refused.bound
-    words = f"{who}, lacks {lacks} token{'s' if lacks > 1 else ''} for the positions it keeps"
-    return LengthError("computed", refused.value, 0, refused.bound, words)
+    past = int(step.past[refused.place])
+    kept, known = refused.value - past, refused.bound - past
+    words = f"{who}, knows the tokens of no more positions; pass kept= to cut rejected drafts"
+    return LengthError("kept", kept, 0, known, words)
 
 
 def rollback_error(core: Core, plan: Plan, refused: why.Refused) -> RollbackUnsupported:
