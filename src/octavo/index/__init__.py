@@ -4,7 +4,8 @@ They read a step and its plan and change neither; what they return shares no mem
 
 Arguments that all share, but for `flex`, `state` and `cross`, which take fewer:
     step: what `Cache.extend` returned, while it is open: neither committed nor aborted, and no row
-        with tokens in it released or preempted. Copies are as open as their step.
+        with tokens in it released or preempted. Copies are as open as their step. Write drafts into
+        its ``input_ids[step.unknown.at]`` first: the ids are copied.
     group: name of a group that keeps tokens; by default the first one.
     plan: the plan the step's cache was made by. A step knows pages but neither how many tokens one
         holds nor what a window still sees; the plan knows both.

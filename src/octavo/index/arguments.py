@@ -18,7 +18,7 @@ MOST = 2**31 - 1
 
 
 class Options(TypedDict, total=False):
-    """The keywords all formats share; explained in `octavo.index`."""
+    """The keywords all formats share; ``help(octavo.index)`` explains them."""
 
     rows: int | None
     columns: int | None

@@ -120,7 +120,10 @@ def vllm(
     out: Vllm | None = None,
     **options: Unpack[Options],
 ) -> Vllm:
-    """The arrays of vLLM's backends; arguments, errors and cost as `octavo.index` says."""
+    """The arrays of vLLM's backends, as `Vllm` lists them.
+
+    ``help(octavo.index)`` explains the arguments, the options, errors and cost.
+    """
     return cast("Vllm", Emission(VLLM, step, plan, group, options).give(out))
 
 
@@ -132,7 +135,10 @@ def flash(
     out: Flash | None = None,
     **options: Unpack[Options],
 ) -> Flash:
-    """The arrays of FlashAttention; arguments, errors and cost as `octavo.index` says."""
+    """The arrays of FlashAttention, as `Flash` lists them.
+
+    ``help(octavo.index)`` explains the arguments, the options, errors and cost.
+    """
     return cast("Flash", Emission(FLASH, step, plan, group, options).give(out))
 
 
@@ -144,7 +150,9 @@ def dense(
     out: Dense | None = None,
     **options: Unpack[Options],
 ) -> Dense:
-    """A boolean mask for every query and key; arguments and errors as `octavo.index` says.
+    """A boolean mask for every query and key, as `Dense` says.
+
+    ``help(octavo.index)`` explains the arguments, the options and errors.
 
     Cost: O(rows x longest query x keys).
     """

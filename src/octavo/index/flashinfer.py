@@ -88,7 +88,10 @@ def flashinfer(
     out: Flashinfer | None = None,
     **options: Unpack[Options],
 ) -> Flashinfer:
-    """The arrays of FlashInfer; arguments, errors and cost as `octavo.index` says."""
+    """The arrays of FlashInfer, as `Flashinfer` lists them.
+
+    ``help(octavo.index)`` explains the arguments, the options, errors and cost.
+    """
     return cast("Flashinfer", Emission(FLASHINFER, step, plan, group, options).give(out))
 
 
@@ -104,7 +107,7 @@ def cascade(
 
     Shared are leading pages that every row holds and that end before the step's first new position
     of any row, so that all queries see all of them; in groups that drop tokens none.
-    Arguments, errors and cost as `octavo.index` says.
+    ``help(octavo.index)`` explains the arguments, the options, errors and cost.
     """
     emission = Emission(CASCADE, step, plan, group, options)
     found = emission.found

@@ -111,7 +111,9 @@ def onnxruntime(
     out: Onnxruntime | None = None,
     **options: Unpack[Options],
 ) -> Onnxruntime:
-    """The inputs of com.microsoft::PagedAttention; arguments and cost as `octavo.index` says.
+    """The inputs of com.microsoft::PagedAttention, as `Onnxruntime` lists them.
+
+    ``help(octavo.index)`` explains the arguments, the options and cost.
 
     Raises:
         PlanError: pages that are no power of two of at least 16 tokens.
@@ -131,7 +133,9 @@ def tensorrt(
     kv_factor: int = 2,
     **options: Unpack[Options],
 ) -> Tensorrt:
-    """The arrays of TensorRT-LLM; arguments and cost as `octavo.index` says.
+    """The arrays of TensorRT-LLM, as `Tensorrt` lists them.
+
+    ``help(octavo.index)`` explains the other arguments, the options and cost.
 
     Args:
         layers: layers whose blocks lie beside each other in a page of the kernel's pool.
