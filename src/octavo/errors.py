@@ -281,7 +281,7 @@ class CacheInUse(OctavoError, RuntimeError):
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
-        why = "a cache is for one thread at a time, and what a verb calls must not call it"
+        why = "a cache is for one thread at a time, and nothing a verb calls may call it back"
         super().__init__(f"{verb} was called while another verb is inside this cache: {why}")
 
 
@@ -319,7 +319,7 @@ class RollbackUnsupported(OctavoError, ValueError):
     def __init__(self, group: str, kept_from: int) -> None:
         self.group, self.kept_from = group, kept_from
         why = "a cache made with a larger rollback keeps more"
-        super().__init__(f"group {group} can go back to {kept_from} tokens at least; {why}")
+        super().__init__(f"group {group} can go back no further than to {kept_from} tokens; {why}")
 
 
 class IntegrityError(OctavoError, AssertionError):

@@ -192,7 +192,7 @@ def test_every_activation(name):
         assert difference(model) < 1e-4
         return
     with pytest.raises(
-        UnsupportedField, match=f"config field hidden_act is '{name}'; exported are"
+        UnsupportedField, match=f"config field hidden_act is '{name}'; octavo exports"
     ):
         Decoder.from_config(model)
 
@@ -289,7 +289,7 @@ def test_models_that_are_not_causal_lms():
     for held, message in (
         (
             transformers.LlamaModel(config),
-            "LlamaModel: exported of this family is LlamaForCausalLM",
+            "LlamaModel: of this family octavo exports LlamaForCausalLM",
         ),
         (OwnModel(config), "OwnModel: its code is not transformers' own"),
         (Own(), "Own: its code is not transformers' own"),

@@ -264,7 +264,7 @@ def test_misuse_is_one_line_and_exit_code_2(octavo_run, words, said):
         (["--model", "gpt-17"], "no model of that name (known: smollm2-135m)"),
         (["--model", "TINY/config.json"], "a model is a folder with config.json, or a .gguf file"),
         (["--model", "TINY/.."], "it has no config.json"),
-        (["--model", ""], "'': is no name (smollm2-135m) and no path"),
+        (["--model", ""], "'': is neither a known name (smollm2-135m) nor a path"),
         (["--model", "/dev/zero"], "a model is a folder with config.json, or a .gguf file"),
         (["--model", "x" * 5000], "File name too long"),
         (

@@ -93,7 +93,7 @@ SAID = [
         errors.RollbackUnsupported("window_4", 12),
         {"group": "window_4", "kept_from": 12},
         (
-            "group window_4 can go back to 12 tokens at least; "
+            "group window_4 can go back no further than to 12 tokens; "
             "a cache made with a larger rollback keeps more"
         ),
     ),
@@ -174,7 +174,7 @@ SAID = [
         {"verb": "extend"},
         (
             "extend was called while another verb is inside this cache: a cache is for one thread "
-            "at a time, and what a verb calls must not call it"
+            "at a time, and nothing a verb calls may call it back"
         ),
     ),
     (

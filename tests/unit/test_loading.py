@@ -290,7 +290,7 @@ def test_pipes_are_not_waited_for(folder, name):
 @pytest.mark.parametrize("name", [5, None, "", b"tiny", ["tiny"]])
 def test_what_is_no_name_is_refused(name):
     """A model is named by text or a path."""
-    with pytest.raises(ModelError, match="is no name"):
+    with pytest.raises(ModelError, match="is neither a known name"):
         load(name)
 
 

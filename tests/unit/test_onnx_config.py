@@ -181,17 +181,17 @@ def test_layers_are_those_of_the_spec():
 
 
 REFUSED = [
-    ({"model_type": None}, "model_type", "is None; exported are gemma, gemma2"),
-    ({"model_type": "olmo"}, "model_type", "is 'olmo'; exported are"),
+    ({"model_type": None}, "model_type", "is None; octavo exports gemma, gemma2"),
+    ({"model_type": "olmo"}, "model_type", "is 'olmo'; octavo exports"),
     (
         {"model_type": "gpt_oss", "num_local_experts": 32},
         "model_type",
-        "its num_local_experts make another feed-forward than is exported here; exported are",
+        "it has num_local_experts, and no such feed-forward is exported; octavo exports",
     ),
-    ({"model_type": ["llama"]}, "model_type", "is .'llama'.; exported are"),
+    ({"model_type": ["llama"]}, "model_type", "is .'llama'.; octavo exports"),
     ({"architectures": ["LlamaForTokenClassification"]}, "architectures", "LlamaForCausalLM"),
     ({"architectures": 3}, "architectures", "LlamaForCausalLM"),
-    ({"hidden_act": "xielu"}, "hidden_act", "is 'xielu'; exported are silu"),
+    ({"hidden_act": "xielu"}, "hidden_act", "is 'xielu'; octavo exports silu"),
     ({"hidden_act": None}, "hidden_act", "is None"),
     ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type", "is 'longrope'"),
     ({"rope_scaling": {"type": "su"}}, "rope_scaling.rope_type", "is 'su'; computed here are"),
@@ -209,8 +209,8 @@ REFUSED = [
     ),
     ({"quantization_config": {"bits": 4}}, "quantization_config", "exported with None alone"),
     ({"is_causal": None}, "is_causal", "exported with True alone"),
-    ({"sliding_window": 20}, "sliding_window", "not known here"),
-    ({"embedding_multiplier": 1.0}, "embedding_multiplier", "not known here"),
+    ({"sliding_window": 20}, "sliding_window", "does not know this field"),
+    ({"embedding_multiplier": 1.0}, "embedding_multiplier", "does not know this field"),
     ({"model_type": "qwen2", "attention_bias": True}, "attention_bias", "with False alone"),
     ({"model_type": "phi3", "rope_scaling": YARN}, "rope_scaling.rope_type", "with default"),
     ({"model_type": "gemma2", "hidden_act": "silu"}, "hidden_act", "hidden_activation is 'gelu"),

@@ -26,6 +26,7 @@ def verbs(cache, seq, other, batch, pin, step):
     return {
         "peek": lambda: cache.peek([1]),
         "explain_match": lambda: cache.explain_match([1]),
+        "check_limit": lambda: cache.check_limit(1, 9),
         "fits": lambda: cache.fits([(seq, 9)]),
         "need": lambda: cache.need(other, 3),
         "available": cache.available,

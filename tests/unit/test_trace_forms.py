@@ -93,8 +93,8 @@ def test_ids_of_16_tokens(read, form):
 
 
 def test_ids_no_line_agrees_on_are_refused(read):
-    """20 tokens cannot take two ids of 512, and 15 to 19 tokens an id would all do."""
-    why = "line 2: .* takes 1, one for 512.* 15 to 19 .*--block-size"
+    """20 tokens cannot take two ids of 512, and 15 to 19 tokens per id would all do."""
+    why = "line 2: .* takes 1, one per 512.* 15 to 19 .*--block-size"
     with pytest.raises(TraceError, match=why):
         read(lines(GUIDELLM))
     assert 16 == read(lines(GUIDELLM), block_size=16).block
@@ -274,7 +274,7 @@ def test_prompts_of_aiperf(read):
         {"timestamp": 500, "input_length": 9, "output_length": 4, "text_input": None},
     ]
     assert [(0.0, 2, 4), (0.5, 9, 4)] == shape(read(lines(texts)))
-    assert any("1 of 2 requests tell their length alone" in n for n in read(lines(texts)).notes)
+    assert any("1 of 2 requests have only a length" in n for n in read(lines(texts)).notes)
 
 
 def test_conversations_without_roles_or_of_agents(read):

@@ -278,7 +278,7 @@ class ActivePrefixCache:
         now = self._open
         if now is not None and now.torn:
             lacks = [layer for layer, attended in enumerate(now.attended) if not attended]
-            why = f"of the pass begun last, layers {lacks} have not attended, and others have"
+            why = f"in the last pass layers {lacks} have not attended, and others have"
             raise StepError(f"{why}; truncate({now.starts}) drops it")
 
     def _settle(self) -> None:

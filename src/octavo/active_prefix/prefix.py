@@ -93,7 +93,7 @@ class Prefix:
         for name, given in (("key", key), ("value", value)):
             _check_like(name, given, keys, kv_heads=keys.shape[1], tokens=self.positions.shape[1])
         if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
-            raise StepError("a cache is not differentiated through; run under torch.no_grad()")
+            raise StepError("no gradient flows through a cache; run under torch.no_grad()")
         self.written = True
         _write(keys, key, self.slots)
         _write(values, value, self.slots)

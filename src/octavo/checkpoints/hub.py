@@ -93,7 +93,9 @@ def find(name_or_path: str | Path) -> Path:
         ModelError: no known name, folder or GGUF file, or a name that has not been pulled.
     """
     if not isinstance(name_or_path, (str, Path)) or not str(name_or_path):
-        raise ModelError(repr(name_or_path), f"is no name ({', '.join(MODELS)}) and no path")
+        raise ModelError(
+            repr(name_or_path), f"is neither a known name ({', '.join(MODELS)}) nor a path"
+        )
     name = str(name_or_path)
     if name in MODELS:
         if not is_pulled(name):

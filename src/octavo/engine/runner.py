@@ -174,13 +174,15 @@ def check_servable(model: Any, plan: Plan) -> None:
     if not all(isinstance(kind, cast("Any", Attention)) for kind in spec.layers):
         raise UnsupportedModel(spec.name, "some of its layers keep nothing, or several things")
     if any(getattr(kind, "chunk", None) for kind in spec.layers):
-        raise UnsupportedModel(spec.name, "layers that see their own chunk cannot be run yet")
+        raise UnsupportedModel(spec.name, "layers with chunked attention cannot be run yet")
     if not takes_attention(model):
         raise UnsupportedModel(spec.name, "its code does not use transformers' attention interface")
     if plan.spec is None or plan.elements is None:
         raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
     if plan.spec.layers != spec.layers:
-        raise PlanError("plan.spec", plan.spec.name, f"the model is {spec.name} of other layers")
+        raise PlanError(
+            "plan.spec", plan.spec.name, f"the model is {spec.name} and has other layers"
+        )
     if getattr(torch, plan.elements.kv.torch_name) != model.dtype:
         right = f"the model computes in {model.dtype}; plan with that dtype"
         raise PlanError("dtype", plan.elements.kv.name, right)

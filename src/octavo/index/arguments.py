@@ -106,7 +106,7 @@ def check_step(step: Step, plan: Plan, group: str | None, form: Form) -> tuple[s
     _check_form(plan, name, found, form)
     if not step.open:
         raise StepError(
-            "this step is not open: it was committed or aborted, its pages may be others'"
+            "this step is not open: it was committed or aborted, so its pages may hold other tokens"
         )
     size = step.sequences[0].core.size
     if plan.page_size != size:

@@ -45,7 +45,7 @@ class Emitter(Generic[F]):
     Without ``out`` the arrays are the emitter's own: read-only, and good until the next call.
     """
 
-    __reduce__ = uncopied("its arrays follow one batch; make another for another")
+    __reduce__ = uncopied("its arrays follow one batch; make a new one for another batch")
 
     def __init__(
         self,

@@ -133,7 +133,7 @@ class Scheduler(Generic[R]):
         LengthError: max_step_tokens is below 1. PlanError: watermark is not in [0, 1).
     """
 
-    __reduce__ = uncopied("it hands out the steps of one cache; make another for another")
+    __reduce__ = uncopied("it hands out the steps of one cache; make a new one for another cache")
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class JsonLines:
             BadLine: it is malformed.
         """
         if not isinstance(line, dict):
-            raise BadLine("it is no JSON object; a trace has one object a line")
+            raise BadLine("it is no JSON object; a trace has one object per line")
         told = {name: value for name, value in line.items() if value is not None}
         form = _form(told)
         found = self._read(form, told)
@@ -130,7 +130,7 @@ def _form(line: Fields) -> str:
         return "bailian" if "chat_id" in line else "mooncake"
     if "total_input_tokens" in line:
         right = "save it with --save-detailed (vLLM) or --output-details (SGLang)"
-        raise BadLine(f"it has a benchmark's totals, and not the length of each request; {right}")
+        raise BadLine(f"it has a benchmark's totals, but not the length of each request; {right}")
     return "log"
 
 

@@ -71,7 +71,9 @@ class Pool:
         inside = {name: value for name, value in self.options.items() if name not in _DEVICE}
         probe = self._from_memory(_PROBE, size, inside)
         if probe.packed and self.pages is not None:
-            right = "pages of this model differ in size by group: give bytes, as 16GiB"
+            right = (
+                "the groups of this model have pages of different sizes: give bytes, such as 16GiB"
+            )
             raise PlanError("pages", self.pages, right)
         return self._from_memory((pages + 1) * probe.page_bytes, size, inside)
 

@@ -42,7 +42,7 @@ def head_lines(outcome: Outcome) -> list[str]:
     lines = [trace_line(trace), *trace.notes, about(model), setting_line(trace, runs, sweep)]
     if not trace.tells_contents:
         lines.append(
-            "The trace tells lengths alone, not which prompts begin alike: what would hit cannot "
+            "The trace has only lengths and does not say which prompts begin alike, so hits cannot "
             "be measured with it."
         )
     why = padding(trace, serial=model is None)
@@ -55,7 +55,7 @@ def padding(trace: Trace, *, serial: bool) -> str | None:
         return None
     replayed = trace.to_dict()["replayed_tokens"]
     return (
-        f"Each hash id counts as {BLOCK} tokens, with a token of the request's own behind: "
+        f"Each hash id counts as {BLOCK} tokens, and a token of the request's own follows: "
         f"{replayed:,} prompt tokens are replayed."
     )
 

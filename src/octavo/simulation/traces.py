@@ -194,11 +194,11 @@ class _Reading:
         bare = sum(e.tokens is None and e.ids is None and e.session is None for e in found)
         if 0 < bare < len(found):
             which = f"{bare:,} of {len(found):,} requests"
-            self._notes.append(f"{which} tell their length alone, of which nothing can hit.")
+            self._notes.append(f"{which} have only a length, so nothing of them can hit.")
         if entries and not answered:
-            self._notes.append("It tells no lengths of answers: they are left out.")
+            self._notes.append("It has no lengths of answers, so answers are left out.")
         if entries and not timed:
-            self._notes.append("It tells no times: requests come at once, in its order.")
+            self._notes.append("It has no times, so all requests come at once, in its order.")
         return found
 
     def _block(self, entries: list[Entry], given: int | None) -> int:
@@ -212,7 +212,7 @@ class _Reading:
         low = max(-(-own // count) for own, count in sized)
         high = min((own - 1) // (count - 1) if count > 1 else LONGEST for own, count in sized)
         if low == high:
-            self._notes.append(f"A hash id is taken as {low} tokens, as every line has it.")
+            self._notes.append(f"A hash id is taken as {low} tokens, which fits every line.")
             return low
         if low < high:
             self._agreed = f"; all lines agree with blocks of {low:,} to {high:,} tokens"
@@ -226,8 +226,8 @@ class _Reading:
             entry.line,
             BadLine(
                 f"hash_ids has {len(entry.ids)} ids; an input_length of {entry.own} takes "
-                f"{-(-entry.own // block)}, one for {block} tokens{self._agreed}; another block "
-                "size is given by block_size=, or --block-size"
+                f"{-(-entry.own // block)}, one per {block} tokens{self._agreed}; give another "
+                "block size with block_size=, or --block-size"
             ),
         )
         return False
@@ -260,15 +260,15 @@ class _Reading:
         times = [entry.at for entry in entries if entry.at is not None]
         told = [entry.whole for entry in entries if entry.at is not None]
         if times and all(told) and min(times) >= _EPOCH and max(times) < 10 * _EPOCH:
-            self._notes.append("Times are taken as seconds since 1970, as large as they are.")
+            self._notes.append("Times are so large that they are taken as seconds since 1970.")
             return "s"
         if all(told):
             return "ms"
         if any(told):
             at = next(entry for entry in entries if not entry.whole)
             why = (
-                "timestamp has a decimal point here and none in other lines, so that it may count "
-                "seconds or milliseconds; say which by time_unit=, or --time-unit"
+                "timestamp has a decimal point here and none in other lines, so it may count "
+                "seconds or milliseconds; say which with time_unit=, or --time-unit"
             )
             raise TraceError(self._path, at.line, why)
         self._notes.append("Times have decimal points and are taken as seconds.")

@@ -273,7 +273,7 @@ def _load(path: str) -> tuple[Named, dict[str, str]]:
 
 def _verify(path: str, tensors: Named, held: Mapping[str, str]) -> None:
     if f"{_OWN}checksum" not in held:
-        raise PageFileError(path, "it has no checksum of octavo's, so it is no file of pages")
+        raise PageFileError(path, "it has no checksum that octavo wrote, so it is no file of pages")
     if held[f"{_OWN}checksum"] != _checksum(tensors, held):
         raise PageFileError(path, "its checksum differs: it is damaged")
 

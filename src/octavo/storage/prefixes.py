@@ -163,7 +163,7 @@ def _check(cache: Cache, storage: Storage) -> None:
     if "cross" in forms:
         raise UnsupportedModel("prefix", "pages of a cross input are not saved")
     if "state" in forms and any(group.slides for group in groups):
-        why = "windows beside states: shorter prefixes cannot be reused, so neither be saved"
+        why = "windows beside states: no shorter prefix can be reused, so it cannot be saved either"
         raise UnsupportedModel("prefix", why)
 
 
@@ -284,7 +284,7 @@ def _read(file: PageFile, plan: Plan) -> SavedPrefix:
     }
     counts = {name: len(wanted[name]) if name in wanted else 1 for name in plan.groups}
     if columns != wanted or file.counts != counts:
-        why = f"it holds other pages than its {len(tokens)} tokens need"
+        why = f"it does not hold the pages that its {len(tokens):,} tokens need"
         raise PageFileError(file.path, why)
     return SavedPrefix(tokens, extra, wanted)
 

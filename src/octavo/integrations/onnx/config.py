@@ -55,8 +55,8 @@ def read_decoder(config: object) -> dict[str, Any]:
 def _why_not(given: Values) -> str:
     """What keeps a family from being exported, where its fields say it, and what is."""
     experts = next((field for field in _EXPERTS if given.get(field)), None)
-    why = f"its {experts} make another feed-forward than is exported here; " if experts else ""
-    return f"{why}exported are {', '.join(FAMILIES)}"
+    why = f"it has {experts}, and no such feed-forward is exported; " if experts else ""
+    return f"{why}octavo exports {', '.join(FAMILIES)}"
 
 
 def read_fields(config: object) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _check_source(config: object, family: Family) -> None:
         raise UnsupportedModel(kind.__qualname__, "its code is not transformers' own")
     if not hasattr(config, "to_dict") and kind.__name__ != family.architecture:
         raise UnsupportedModel(
-            kind.__qualname__, f"exported of this family is {family.architecture}"
+            kind.__qualname__, f"of this family octavo exports {family.architecture}"
         )
 
 
@@ -116,10 +116,12 @@ def _check_unmapped(name: str, value: object, family: Family) -> None:
     if name == "architectures":
         listed = value if isinstance(value, list | tuple) else (value,)
         if value is not None and family.architecture not in listed:
-            right = f"exported of this family is {family.architecture}"
+            right = f"of this family octavo exports {family.architecture}"
             raise UnsupportedField(name, value, right)
     elif name not in FIXED:
-        raise UnsupportedField(name, value, "this field is not known here, so never passed over")
+        raise UnsupportedField(
+            name, value, "octavo does not know this field, and never passes one over"
+        )
     elif value not in FIXED[name]:
         right = f"{family.architecture} is exported with {FIXED[name][0]} alone"
         raise UnsupportedField(name, value, right)
@@ -150,7 +152,7 @@ def _activation(name: str, family: Family, fields: Values) -> str:
     given = fields.get(family.activation)
     found = _LEGACY_GELU.get(given, given) if name == "gemma" and isinstance(given, str) else given
     if not isinstance(found, str) or found not in ACTIVATIONS:
-        raise UnsupportedField(family.activation, given, f"exported are {', '.join(ACTIVATIONS)}")
+        raise UnsupportedField(family.activation, given, f"octavo exports {', '.join(ACTIVATIONS)}")
     return found
 
 

@@ -135,7 +135,7 @@ class PassArguments:
             UnsupportedModel: a call with ``use_cache=False``. PlanError: autocast.
         """
         if generated and not self.kept:
-            why = "False has generate() show all ids to each pass, so leave it or the cache out"
+            why = "with False generate() gives each pass all ids: leave it out, or the cache"
             raise UnsupportedModel("use_cache", why)
         if self.autocast not in (None, dtype):
             right = f"pages are {dtype}: load the model in the dtype to compute in"
@@ -152,12 +152,12 @@ class PassArguments:
             UnsupportedModel: the mask hides more than padding, or padding stands where it may not.
         """
         if not is_plain(self.mask, past) or self.hides:
-            why = "octavo's attention takes masks of 2 axes that hide padding alone"
+            why = "octavo's attention takes only masks of 2 axes that hide nothing but padding"
             raise UnsupportedModel("attention mask", why)
         real = self.real
         behind = ~real[:, -1] & (real.any(axis=1) | past.any(axis=1))
         if behind.any():
-            why = "the model's answer is one to padding, which octavo's attention does not compute"
+            why = "the model would answer the padding, which octavo's attention does not compute"
             raise UnsupportedModel("padding on the right", f"{why}; pad on the left")
         if windows and (real[:, :-1] & ~real[:, 1:]).any():
             why = "octavo's attention takes windows with padding on the left only"
@@ -178,12 +178,10 @@ class PassArguments:
         elif self.mask is None:
             shown = np.ones_like(past)
         else:
-            why = "layers that attend by chunks go on under masks of 2 axes alone"
+            why = "layers with chunked attention go on only with a mask of 2 axes"
             raise UnsupportedModel("attention mask", why)
         if (shown.argmax(axis=1) != past.argmax(axis=1))[begun].any():
-            why = (
-                "layers that attend by chunks count from a row's first token, which is another now"
-            )
+            why = "layers with chunked attention count from a row's first token, and it has changed"
             raise UnsupportedModel("attention mask", why)
 
 

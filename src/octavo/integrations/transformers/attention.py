@@ -124,7 +124,7 @@ class PagedPass:
         Cost: O(T heads dim).
         """
         if paged.layer in self._written:
-            why = "it writes twice in one pass, and the later takes the place of the earlier"
+            why = "it writes twice in one pass, and the second would overwrite the first"
             raise UnsupportedModel(f"layer {paged.layer}", why)
         self._written.add(paged.layer)
         if self._step is None:
@@ -212,7 +212,9 @@ class PagedPass:
         shown = mask[:, 0] if mask.dtype == torch.bool else mask[:, 0] == 0
         other = shown != seen & self._real[:, None, length - width :]
         if bool((other & self._real[:, length - new :, None]).any()):
-            why = "the model's own shows other tokens than those before each, as of a prefix"
+            why = (
+                "the model's mask shows other tokens than those before each, such as a whole prefix"
+            )
             raise UnsupportedModel("attention mask", f"{why}; gather it, without attend()")
         self._masks.append((mask, window))
 
@@ -237,7 +239,9 @@ class PagedPass:
         if lacks:
             done = f"{len(each) - len(lacks)} of {len(each)} layers"
             what = "attended" if in_place else "kept keys and values"
-            raise UnsupportedModel("model", f"{done} {what} through octavo, not {lacks}")
+            raise UnsupportedModel(
+                "model", f"only {done} {what} through octavo, layers {lacks} did not"
+            )
 
     def _tokens(self, new: torch.Tensor) -> torch.Tensor:
         """The step's tokens [T, heads, dim] of a tensor [rows, heads, columns, dim]. O(T)."""
@@ -349,7 +353,7 @@ def attend(
     now, paged = found
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if not causal and query.shape[2] > 1:
-        why = "the model has tokens see those behind them, as of a prefix; gather it"
+        why = "the model lets tokens see later ones, such as those of a prefix; gather it"
         raise UnsupportedModel("attention mask", f"{why}, without attend()")
     if sliding_window is not _ABSENT and now.window(sliding_window) != paged.kind.window:
         why = f"the model asks for {sliding_window}, its config says {paged.kind.window}"

@@ -400,7 +400,7 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         if not call.in_order(self._rows.real):
             ids = None
         if ids is None and prompted and self._rows.known:
-            why = "what prompt() was given has ids at positions 0, 1, ... of each row"
+            why = "prompt() was given ids for positions 0, 1, ... of each row"
             raise StepError(f"{why}: run those, with position_ids where there is padding")
         self._open(call, ids, real)
         return call
@@ -445,14 +445,14 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         if not (self._weights.others() if whole else self._weights.written()):
             return
         if not whole:
-            why = "the model's weights are others than computed the rows"
-            raise StepError(f"{why}; reset() begins others, and pages are forgotten")
+            why = "the model's weights are not those that computed the rows"
+            raise StepError(f"{why}; reset() begins new rows and forgets the pages")
         self._drop()
 
     def _meet(self, call: PassArguments, ids: Any) -> None:
         """A call's first pass shows its prompt: see what of it is there."""
         if call.blind and self._rows.length and not self._rows.known:
-            why = "the ids have places for pictures or sounds, which are not given"
+            why = "the ids have places for pictures or sounds, and these were not given"
             raise StepError(f"{why}: give them again, or the new ids alone with a mask over all")
         known = call.shape[1] - max(0, call.wanted - 1)
         real = call.real

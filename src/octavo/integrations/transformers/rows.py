@@ -172,7 +172,7 @@ class BatchRows:
         Cost: O(count).
         """
         if self.lost:
-            raise StepError("the last pass failed and took the rows along; reset() begins others")
+            raise StepError("the last pass failed and its rows are lost; reset() begins new ones")
         if not self.length and all(sequence is None for sequence in self.sequences):
             self._check_room(count)
             self.known, self.sequences = self.shares, [None] * count
@@ -181,7 +181,7 @@ class BatchRows:
         if spread and count > had and count % had == 0:
             self.select(np.arange(had).repeat(count // had))
         elif count != had:
-            why = "as many rows as the batch began with; reset() begins another"
+            why = "as many rows as the batch began with; reset() begins a new one"
             raise LengthError("batch size", count, had, had, why)
 
     def begin(self, ids: Index | None, real: Bools) -> ModelPass:
