@@ -6,10 +6,13 @@ there. Importing it loads NumPy and the standard library alone; packages as ``oc
 ``octavo.errors``. ``octavo.ActivePrefixCache`` is imported on use, and PyTorch with it.
 """
 
+from octavo import interrupts  # first of all, for what is imported next
+
+# isort: split
 import importlib
 import typing
 
-from octavo import interrupts, moved  # noqa: F401, the first is for what is imported next
+from octavo import moved
 from octavo.cache.batch import Batch
 from octavo.cache.cache import Cache
 from octavo.cache.identity import Adapter, CrossInput, Media, Salt
@@ -59,6 +62,7 @@ __all__ = [
 ]
 
 moved.install()
+interrupts.imported()
 
 _VIEWS = ("Copies", "CrossView", "Delta", "GroupView", "StateView")
 _HOMES = {"ActivePrefixCache": "octavo.active_prefix.cache"}  # this one needs more than NumPy

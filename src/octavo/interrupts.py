@@ -1,13 +1,19 @@
 """An interrupt of the command ``octavo`` that nobody can catch: a line and a code, no traceback.
 
-``import octavo`` comes before anything of the command runs, and is most of its start; and what
+``import octavo`` comes before anything of the command runs, and is most of its start: until it is
+done an interrupt ends the process, as what is imported may turn it into another error. And what
 Python calls by itself, as for an object that goes, only tells of an interrupt and goes on. Where
 another program imports octavo nothing is changed.
+
+This is imported first of all, and imports what Python has loaded before.
 """
 
 import os
 import sys
-from types import TracebackType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
 
 CODE = 130
 _SCRIPTS = ("octavo", "octavo.exe", "octavo-script.py")
@@ -29,7 +35,9 @@ def _is_command() -> bool:
     return os.path.basename(first) in _SCRIPTS  # noqa: PTH119, pathlib takes as long as all this
 
 
-def _hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+def _hook(
+    kind: type[BaseException], error: BaseException, traceback: "TracebackType | None"
+) -> None:
     if issubclass(kind, KeyboardInterrupt):
         raise SystemExit(tell())
     sys.__excepthook__(kind, error, traceback)
@@ -42,5 +50,21 @@ def _unraisable(lost: "sys.UnraisableHookArgs") -> None:
     sys.__unraisablehook__(lost)
 
 
+def _end(_number: int, _frame: "FrameType | None") -> None:
+    """End the process while octavo is imported: nothing is half done yet."""
+    os._exit(tell())
+
+
+def imported() -> None:
+    """From now on an interrupt is raised, as in any program. O(1)."""
+    if _is_command() and signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 if _is_command():
     sys.excepthook, sys.unraisablehook = _hook, _unraisable
+
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)

@@ -630,9 +630,46 @@ def test_an_interrupt_of_any_import_is_one_line(tmp_path, module, started):
     assert (130, "", "octavo: interrupted\n") == (done.returncode, done.stdout, done.stderr)
 
 
+def test_an_interrupt_that_an_import_turns_into_another_error_is_one_line(tmp_path):
+    """NumPy makes an ImportError of one that comes while its extension is loaded."""
+    script = tmp_path / "octavo"
+    script.write_text("import sys\nfrom octavo.__main__ import main\nsys.exit(main())\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'numpy':\n"
+        "            try:\n"
+        "                os.kill(os.getpid(), signal.SIGINT)\n"
+        "                for _ in range(1000): pass\n"
+        "            except KeyboardInterrupt as error:\n"
+        "                raise ImportError('a bad install') from error\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SRC}"},
+    )
+
+    assert (130, "", "octavo: interrupted\n") == (done.returncode, done.stdout, done.stderr)
+
+
 def test_other_programs_keep_their_way_with_interrupts():
-    """Where it is imported no hook is set."""
-    code = "import sys, octavo; print(sys.excepthook is sys.__excepthook__)"
+    """Where it is imported no hook is set, and no handler."""
+    code = "import signal, sys, octavo; print(sys.excepthook is sys.__excepthook__, "
+    code += "signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert "True\n" == done.stdout
+    assert "True True\n" == done.stdout
+
+
+def test_nothing_is_imported_before_interrupts_are_watched():
+    """What `octavo.interrupts` needs is there before any program runs."""
+    code = "import sys; before = set(sys.modules); import octavo; "
+    code += "print([name for name in sys.modules if name not in before][0])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "octavo.interrupts\n" == done.stdout  # octavo itself is there once it is whole
