@@ -15,7 +15,7 @@ from octavo.model.configs.families import REMOTE, Family
 from octavo.model.configs.fields import Fields
 from octavo.model.configs.gguf_layers import PERIODS, PLAIN, STATES
 from octavo.model.configs.gguf_layers import REFUSED as GGUF_REFUSED
-from octavo.model.configs.nested import ENCODERS, REFUSED, WRAPPERS
+from octavo.model.configs.nested import DECODING_ENCODERS, ENCODERS, REFUSED, WRAPPERS
 from octavo.model.layers import LayerKind, kinds_in
 from octavo.planner import sizes
 
@@ -184,7 +184,8 @@ def render() -> str:
     ]
     lines += ["## Encoders", "", "These generate nothing, keep no cache, and are refused:"]
     lines += [", ".join(f"`{name}`" for name in sorted(ENCODERS)) + "."]
-    lines += ["With `is_decoder` their language models are decoders, and are read."]
+    lines += ["With `is_decoder` these of them are decoders, and are read:"]
+    lines += [", ".join(f"`{name}`" for name in sorted(DECODING_ENCODERS)) + "."]
     lines += ["", "## GGUF files", "", *_gguf()]
     lines += ["", "## Others that generate", "", "Refused, each for a reason of its own:", ""]
     lines += [f"- `{name}`: {reason}." for name, reason in sorted(REFUSED.items())]

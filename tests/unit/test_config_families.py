@@ -1,6 +1,7 @@
 """Every model that generates: read, or refused with a reason of its own; files people have."""
 
 import copy
+import inspect
 import json
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import octavo
 from octavo import Attention, Compressed, Cross, Latent, ModelSpec, Shared, State
 from octavo.errors import ConfigError, UnknownArchitecture
 from octavo.model.configs.names import NAMES
-from octavo.model.configs.nested import ENCODERS, REFUSED
+from octavo.model.configs.nested import DECODING_ENCODERS, ENCODERS, REFUSED
 from octavo.planner import sizes
 
 read = ModelSpec.from_config
@@ -189,7 +190,19 @@ def test_refusals_have_a_reason(name):
     assert not isinstance(caught.value, UnknownArchitecture)
 
 
-@pytest.mark.parametrize("name", sorted({"bert", "roberta", "big_bird", "rembert"} & ENCODERS))
+@pytest.mark.parametrize("name", sorted(ENCODERS))
+def test_encoders_decode_where_their_classes_do(name):
+    """A family decodes where its config has is_decoder and its model fills past_key_values."""
+    config = Path(inspect.getfile(CONFIG_MAPPING[name]))
+    model = config.with_name(config.name.replace("configuration_", "modeling_"))
+    decodes = hasattr(CONFIG_MAPPING[name](), "is_decoder") and "past_key_values" in (
+        model.read_text(encoding="utf-8")
+    )
+
+    assert decodes == (name in DECODING_ENCODERS)
+
+
+@pytest.mark.parametrize("name", sorted(DECODING_ENCODERS))
 def test_an_encoder_that_decodes_keeps_a_cache(name):
     """With is_decoder a model of an encoder's family keeps keys and values of every head."""
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}

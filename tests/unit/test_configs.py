@@ -13,7 +13,7 @@ from octavo.errors import ConfigError, UnknownArchitecture
 from octavo.model.configs import DEFAULTS, FAMILIES, known_architectures
 from octavo.model.configs.families import REMOTE, REQUIRED
 from octavo.model.configs.names import NAMES, OWN_NAMES
-from octavo.model.configs.nested import ENCODERS, PART_DEFAULTS, WRAPPERS
+from octavo.model.configs.nested import DECODING_ENCODERS, ENCODERS, PART_DEFAULTS, WRAPPERS
 from octavo.model.configs.nested import PARTS as DECODERS
 
 read = ModelSpec.from_config
@@ -376,11 +376,21 @@ def test_unknown_wrapper_of_a_decoder_with_a_name():
 
 @pytest.mark.parametrize("family", sorted(ENCODERS))
 def test_encoders_keep_nothing(family):
-    """A model that generates nothing is told apart from one that is not known."""
+    """A model that generates nothing is told apart from one that is not known.
+
+    ``is_decoder`` is advised where the family can decode, and makes nothing of the others.
+    """
     with pytest.raises(ConfigError, match="keeps no cache") as caught:
         read(BASE | {"model_type": family})
 
     assert not isinstance(caught.value, UnknownArchitecture)
+    assert (family in DECODING_ENCODERS) == ("is_decoder" in str(caught.value))
+    decoder = BASE | {"model_type": family, "is_decoder": True}
+    if family in DECODING_ENCODERS:
+        assert 4 == len(read(decoder).layers)
+        return
+    with pytest.raises(ConfigError, match="keeps no cache"):
+        read(decoder)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,13 @@ from octavo.model.configs.file import load_config
 from octavo.model.configs.gguf_file import ARCHITECTURE
 from octavo.model.configs.gguf_layers import read_gguf
 from octavo.model.configs.names import NAMES
-from octavo.model.configs.nested import ENCODERS, PREFIXES, WRAPPERS, find_decoder, inner_name
+from octavo.model.configs.nested import (
+    DECODING_ENCODERS,
+    PREFIXES,
+    WRAPPERS,
+    find_decoder,
+    inner_name,
+)
 from octavo.model.configs.notes import cache_type, unread_sizes
 from octavo.model.configs.registry import BY_HAND, ModelLayers, nearest_first
 from octavo.model.layers import Attention, Cross, kinds_in
@@ -55,7 +61,7 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
     name, given, nested = find_decoder(config)
     family = None
     if isinstance(name, str):
-        family = ENCODER_AS_DECODER if name in ENCODERS else FAMILIES.get(name)
+        family = ENCODER_AS_DECODER if name in DECODING_ENCODERS else FAMILIES.get(name)
     if family is None:
         raise _unknown(config, name)
     required = () if nested else REQUIRED

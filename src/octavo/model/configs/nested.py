@@ -182,17 +182,24 @@ what the decoder's family takes by itself."""
 PREFIXES = frozenset(("paligemma",))
 """Models in which the tokens of a prompt see each other, which then come in one step."""
 
-ENCODERS = frozenset(
+DECODING_ENCODERS = frozenset(
     (
-        *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie"),
-        *("esm", "eurobert", "longformer", "modernbert", "mpnet", "nomic_bert", "roberta"),
-        *("xlm-roberta", "bert-generation", "big_bird", "data2vec-text", "megatron-bert"),
-        *("rembert", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta-xl", "xmod"),
+        *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie"),
+        *("megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer"),
+        *("xlm-roberta", "xlm-roberta-xl", "xmod"),
+    )
+)
+"""Encoders whose classes become decoders with ``is_decoder``, and then keep a cache."""
+
+ENCODERS = DECODING_ENCODERS | frozenset(
+    (
+        *("albert", "deberta", "deberta-v2", "distilbert", "esm", "eurobert", "longformer"),
+        *("modernbert", "mpnet", "nomic_bert"),
         *("beit", "clip", "convnext", "deit", "detr", "dinov2", "dinov3_vit", "pixtral", "resnet"),
         *("siglip", "siglip2", "swin", "vit", "hubert", "wav2vec2", "wavlm"),
     )
 )
-"""Models that read everything at once and generate nothing."""
+"""Models that read everything at once and generate nothing, those among them that can decode."""
 
 _EMBEDS = "it embeds its input and generates nothing, so it keeps no cache"
 _AT_ONCE = "it makes the whole spectrogram or recording at once and keeps no cache"
@@ -265,9 +272,12 @@ def find_decoder(config: Mapping[str, Any]) -> DecoderPart:
         fields, nested = part, True
     if isinstance(family, str) and family in REFUSED:
         raise ConfigError("model_type", family, REFUSED[family])
-    if isinstance(family, str) and family in ENCODERS and not fields.get("is_decoder"):
-        right = "an encoder reads all its input at once and keeps no cache"
-        raise ConfigError("model_type", family, f"{right}; with is_decoder it is a decoder")
+    if isinstance(family, str) and family in ENCODERS:
+        decodes = family in DECODING_ENCODERS
+        if not (decodes and fields.get("is_decoder")):
+            right = "an encoder reads all its input at once and keeps no cache"
+            way_out = "; with is_decoder it is a decoder" if decodes else ""
+            raise ConfigError("model_type", family, right + way_out)
     return DecoderPart(family, fields, nested)
 
 
