@@ -75,12 +75,13 @@ __all__ = [
 ]
 
 _LONGEST = 120  # characters of a value that a message quotes
+_PRINTED_BITS = 10_000  # of an int; Python prints no longer one than 4,300 digits
 
 
 def quote(value: object) -> str:
     """``value`` as a message quotes it: on one line, and not all of it where it is long."""
     try:
-        if isinstance(value, int) and value.bit_length() > 10_000:  # too long to print
+        if isinstance(value, int) and value.bit_length() > _PRINTED_BITS:
             return f"an int of {value.bit_length():,} bits"
         text = repr(value)
     except Exception:  # noqa: BLE001, whatever a stranger's object raises
@@ -90,6 +91,11 @@ def quote(value: object) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[: _LONGEST // 2]} ... ({len(text):,} characters)"
+
+
+def _number(count: int) -> str:
+    """``1,250``, as everything octavo prints is counted; of what is too long, how long it is."""
+    return quote(count) if count.bit_length() > _PRINTED_BITS else f"{count:,}"
 
 
 _E = TypeVar("_E", bound="OctavoError")
@@ -150,10 +156,10 @@ class OutOfPages(OctavoError, MemoryError):
         super().__init__(self._message())
 
     def _message(self) -> str:
-        missing = ", ".join(f"{n} in {g}" for g, n in self.short.items() if n)
-        have = f"{self.free} are free and {self.evictable} evictable"
+        missing = ", ".join(f"{_number(n)} in {g}" for g, n in self.short.items() if n)
+        have = f"{_number(self.free)} are free and {_number(self.evictable)} evictable"
         kept = ", the rest is promised" if self.need <= self.free + self.evictable else ""
-        return f"need {quote(self.need)} pages but {have} (short {missing}{kept})"
+        return f"need {_number(self.need)} pages but {have} (short {missing}{kept})"
 
 
 class NeverFits(OutOfPages):
@@ -168,7 +174,7 @@ class NeverFits(OutOfPages):
         super().__init__(need, total, 0, short)
 
     def _message(self) -> str:
-        need, total = quote(self.need), self.total
+        need, total = _number(self.need), _number(self.total)
         return f"need {need} pages but the whole pool has {total}: this can never fit"
 
 

@@ -54,6 +54,11 @@ SAID = [
         "need 5 pages but 1 are free and 2 evictable (short 2 in full)",
     ),
     (
+        errors.OutOfPages(1_250, 1_000, 0, {"full": 1_250}),
+        {"need": 1_250, "free": 1_000, "evictable": 0, "short": {"full": 1_250}},
+        "need 1,250 pages but 1,000 are free and 0 evictable (short 1,250 in full)",
+    ),
+    (
         errors.NeverFits(9, 7, {"full": 2}),
         {"need": 9, "total": 7, "free": 7, "evictable": 0, "short": {"full": 2}},
         "need 9 pages but the whole pool has 7: this can never fit",
