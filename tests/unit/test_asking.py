@@ -110,7 +110,7 @@ def test_gpus_are_the_ranks(ask, tmp_path):
         data = json.loads(ask(file, *words, "--json")[1])
         assert shares == (data["tp"], data["pp"])
     code, out, err = ask(file, "--gpu", "2xH100", "--tp", 4)
-    assert (2, "", "octavo: --gpu names 2 GPUs, --tp 4 and --pp 1 take 4\n") == (code, out, err)
+    assert (2, "", "octavo: --gpu names 2 GPUs, --tp 4 takes 4\n") == (code, out, err)
 
 
 # -- wishes ----------------------------------------------------------------------------------------

@@ -154,6 +154,9 @@ def test_what_cannot_be_compared_says_why(plan):
         (["--memory", "1MiB", "--max-len", "32.5k"], 2, "'32.5k' is no length; give tokens as"),
         (["--memory", "1MiB", "--max-len", "0k"], 2, "such as 32768, or 32k (1024s)"),
         (["--memory", "80", "GiB"], 2, "a size is one word, such as 80GiB"),
+        (["--gpu", "2xH100-80GB", "--tp", 4], 2, "--gpu names 2 GPUs, --tp 4 takes 4"),
+        (["--sequences", 5], 2, "did you mean --max-seqs? (see octavo plan --help)"),
+        (["--bogus"], 2, "octavo plan: unrecognized arguments: --bogus (see octavo plan --help)"),
         (["--gpu", "3xH100-80GB", "--pp", 2], 2, "--gpu names 3 GPUs, --tp 1 and --pp 2 take 2"),
         (
             ["--gpu", "A100"],

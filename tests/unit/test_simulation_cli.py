@@ -11,6 +11,7 @@ from traces import read_trace as read_ids
 import octavo
 from octavo.cli import html, main
 from octavo.cli.arguments import not_installed
+from octavo.simulation import generate
 
 CONFIG = {
     "model_type": "llama",
@@ -127,6 +128,47 @@ def test_memory_and_model(figures, config):
     found = figures(*CHAT, "--config", config, "--memory", 101 * PAGE_BYTES)
 
     assert (100, PAGE_BYTES) == tuple(found["runs"][0][key] for key in ("pages", "page_bytes"))
+
+
+def test_gpus(figures, simulate, config):
+    """As in `octavo plan`: memory by name, and as many ranks as GPUs; bytes are of one rank."""
+    words = (*CHAT, "--config", config, "--weights", "24.14GB")
+    by_name, by_hand = (
+        figures(*words, *more)
+        for more in (("--gpu", "2xA10-24GB"), ("--memory", "23028MiB", "--tp", 2))
+    )
+    assert by_hand == by_name
+    out = simulate(*words, "--gpu", "2xA10-24GB")[1]
+    assert "tp 2, bf16, memory 22.49 GiB per rank, 16 tokens per page" in out
+    assert "MiB per rank)" in out
+    for more, why in [
+        (("--gpu", "2xL4", "--tp", 4, "--config", config), "names 2 GPUs, --tp 4 takes 4"),
+        (("--gpu", "L4"), "--gpu has no effect: it needs --config"),
+        (("--gpu", "L4", "--memory", "1GiB", "--config", config), "not allowed with argument"),
+    ]:
+        code, _, err = simulate(*CHAT, *more)
+        assert (2, True) == (code, why in err), err
+
+
+def test_lengths_and_rate(figures, simulate):
+    """How long prompts are and how fast they come is said, so that a workload can be judged."""
+    trace = figures(*CHAT)["trace"]
+    generated = generate("chat", 40)
+    lengths = sorted(each.input_length for each in generated.requests)
+
+    assert (lengths[19], lengths[-1]) == (trace["input_length_p50"], trace["input_length_max"])
+    assert 40 / trace["seconds"] == pytest.approx(trace["requests_per_second"])
+    line = f"Prompts: p50 {lengths[19]:,} tokens, longest {lengths[-1]:,}; "
+    assert line in simulate(*CHAT)[1]
+
+
+@pytest.mark.parametrize("name", ["chat", "agents", "rag", "system-prompt"])
+def test_serial_replay_of_conversations(simulate, name):
+    """Its rate is too low, which is said where the trace is of conversations, with times never."""
+    warned = "quote what --timing says" in simulate(name, "--requests", 9)[1]
+
+    assert (name in ("chat", "agents")) == warned
+    assert "quote what" not in simulate(name, "--requests", 9, "--timing")[1]
 
 
 def test_sweeps(figures, config):

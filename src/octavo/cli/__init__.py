@@ -7,6 +7,7 @@ closed is taken for the null device. PyTorch is only imported by the commands th
 
 import argparse
 import contextlib
+import difflib
 import io
 import os
 import signal
@@ -44,7 +45,24 @@ class _Parser(argparse.ArgumentParser):
         prefix, _, words = message.partition("unrecognized arguments: ")
         if not prefix and is_unit(words.split()[0]):
             message += "; a size is one word, such as 80GiB"
+        elif not prefix:
+            message += self._meant(words.split()[0].removeprefix("--"))
         self.exit(_MISUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _meant(self, word: str) -> str:
+        """The option that was meant by a word that is none, where one is close to it."""
+        options = [each for each in self._option_string_actions if each.startswith("--")]
+        names = {each.removeprefix("--").removeprefix("max-"): each for each in options}
+        names |= {each.removeprefix("--"): each for each in options}
+        close = difflib.get_close_matches(word, names, 1)
+        return f"; did you mean {names[close[0]]}?" if close else ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As the base, but a command refuses itself what it does not know, to name its own help."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and self._subparsers is None:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """As the base, which however says nothing where the help cannot be written."""

@@ -8,10 +8,12 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from octavo.errors import PlanError
 from octavo.planner.budget import parse_memory
-from octavo.planner.gpus import find_gpu
+from octavo.planner.figures import counted
+from octavo.planner.gpus import GPUS, find_gpu
 
 DTYPES = ("auto", "bf16", "fp32", "fp16")
 
@@ -92,6 +94,31 @@ def gpus(text: str) -> tuple[int | None, str]:
         return (None if found[1] is None else int(found[1])), find_gpu(found[2]).name
     except PlanError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_gpu(group: Any) -> None:
+    """Add ``--gpu``."""
+    group.add_argument(
+        "--gpu",
+        type=gpus,
+        metavar="[Nx]NAME",
+        help="memory of a GPU by name, as its driver reports it, and how many share the model, "
+        f"such as 2xH100-80GB: {', '.join(gpu.name for gpu in GPUS)}",
+    )
+
+
+def ranks(count: int | None, tp: int | None, pp: int = 1) -> int:
+    """The ``tp`` of as many GPUs as ``--gpu`` names, None: as many as ranks.
+
+    Raises:
+        UsageError: ``tp`` is given, and not as many ranks as GPUs come of it.
+    """
+    if tp is None:
+        tp = max(1, (count or 1) // pp)
+    if count is not None and count != tp * pp:
+        shares = f"--tp {tp} and --pp {pp} take" if pp > 1 else f"--tp {tp} takes"
+        raise UsageError(f"--gpu names {counted(count, 'GPU')}, {shares} {tp * pp}")
+    return tp
 
 
 def is_unit(word: str) -> bool:

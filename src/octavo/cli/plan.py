@@ -13,11 +13,10 @@ from octavo.cli.terminal import show
 from octavo.planner.answer import answer
 from octavo.planner.explain import explain_plan
 from octavo.planner.figures import counted, exact, term
-from octavo.planner.gpus import GPUS
 
 _UNFIT = 3
 _SIZES = {
-    "weights": "bytes of it that the model's weights take; with several ranks, those of one "
+    "weights": "bytes of it that the model's weights take, on ONE GPU or rank: in all / tp / pp "
     "(default: the size of the weights beside the config, if there are any)",
     "activations": "bytes of it that the largest forward pass takes",
     "other": "bytes of it that anything else takes",
@@ -72,13 +71,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         help="memory of one device, or of the cache alone if no option below takes part of it, "
         "such as 16GiB (1024s) or 16GB (1000s); without it, the answer is what the sequences need",
     )
-    size.add_argument(
-        "--gpu",
-        type=arguments.gpus,
-        metavar="[Nx]NAME",
-        help="memory of a GPU by name, as its driver reports it, and how many share the model, "
-        f"such as 2xH100-80GB: {', '.join(gpu.name for gpu in GPUS)}",
-    )
+    arguments.add_gpu(size)
     parser.add_argument(
         "--utilization",
         default="1",
@@ -224,11 +217,7 @@ def _check(options: argparse.Namespace) -> None:
         options.tp = options.tp or 1
         return
     count, options.memory = options.gpu
-    if options.tp is None:
-        options.tp = max(1, (count or 1) // options.pp)
-    if count is not None and count != options.tp * options.pp:
-        ranks = f"--tp {options.tp} and --pp {options.pp} take {options.tp * options.pp}"
-        raise arguments.UsageError(f"--gpu names {counted(count, 'GPU')}, {ranks}")
+    options.tp = arguments.ranks(count, options.tp, options.pp)
 
 
 def _question(config: str, options: argparse.Namespace) -> comparing.Question:

@@ -8,14 +8,15 @@ from typing import Any
 from octavo import simulation
 from octavo.cache.policies import POLICIES
 from octavo.cli import arguments
+from octavo.planner.gpus import find_gpu
 
 _MODEL = simulation.TimeModel()
 DTYPES = ("bf16", "fp16", "fp32", "fp8", "int8", "int4")
 SWEEPS = ("memory", "page-size", "policy")
 _DESCRIPTION = """\
 Replay requests on the very cache you would deploy and say what it hits, evicts and refuses; with
---timing also which requests wait, and how long. Without it requests run one at a time, and their
-answers are left out."""
+--timing also which requests wait, and how long. Without it requests run one at a time and without
+answers, so no prompt finds an answer given before: of conversations quote what --timing says."""
 _EPILOG = """\
 Sizes of a sweep are bytes such as 16GiB (with --config), pages such as 3000, or 'unbounded'.
 docs/simulate.md says what is simulated and what is not, and names the keys of --json."""
@@ -35,7 +36,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         nargs="?",
         help="a file of requests: a trace of Mooncake, Bailian, Azure, BurstGPT or aiperf, "
         "conversations, a benchmark's results, or octavo's log (.gz too, - for stdin); or a "
-        "workload to generate: " + ", ".join(simulation.WORKLOADS),
+        "workload to generate: "
+        + ", ".join(simulation.WORKLOADS)
+        + " (chat: prompts of about 400 to 6,500 tokens; for longer contexts write a trace)",
     )
     _add_pool(parser.add_argument_group("pool of a replica"))
     _add_cluster(parser.add_argument_group("cluster"))
@@ -56,8 +59,10 @@ def _add_pool(group: Any) -> None:
         "--memory",
         type=arguments.memory,
         metavar="SIZE",
-        help="memory for the cache, such as 16GiB; needs --config",
+        help="memory of one device, or of the cache alone if no option below takes part of it, "
+        "such as 16GiB (1024s) or 16GB (1000s); needs --config",
     )
+    arguments.add_gpu(size)
     size.add_argument(
         "--pages",
         type=arguments.whole_number(1, 2**31 - 3),
@@ -99,12 +104,17 @@ def _add_plan(group: Any) -> None:
         "--tp",
         type=arguments.whole_number(1),
         metavar="N",
-        help="ranks that share each layer's heads; memory is of one rank (default: 1)",
+        help="ranks that share each layer's heads; memory is of one rank (default: 1, or all "
+        "GPUs of --gpu)",
     )
     group.add_argument(
         "--utilization", metavar="SHARE", help="share of the memory that may be used (default: 1)"
     )
-    for name, what in (("weights", "the model's weights"), ("activations", "a forward pass")):
+    taken = (
+        ("weights", "the model's weights, on ONE GPU or rank: in all / tp"),
+        ("activations", "a forward pass"),
+    )
+    for name, what in taken:
         group.add_argument(
             f"--{name}",
             type=arguments.memory,
@@ -211,7 +221,8 @@ def _add_requests(group: Any) -> None:
         "--rate",
         type=_number(1e-3, 1e12),
         metavar="R",
-        help="generated requests per second (default: 4)",
+        help="requests per second of a workload, in the long run about so many: of chat R/5 "
+        "conversations start, of agents R/10 tasks (default: 4)",
     )
     group.add_argument(
         "--seed",
@@ -240,7 +251,7 @@ _DEFAULTS = {
     "rate": 4.0,
     "seed": 0,
 }
-_OF_A_MODEL = ("dtype", "scales", "tp", "utilization", "weights", "activations")
+_OF_A_MODEL = ("gpu", "dtype", "scales", "tp", "utilization", "weights", "activations")
 _OF_MEMORY = ("utilization", "weights", "activations")
 _OF_TIME = ("step_ms", "prefill_rate", "decode_rate", "max_seqs", "watermark", "no_preemption")
 
@@ -266,6 +277,9 @@ def settle(options: argparse.Namespace) -> None:
             "--skip-bad has no effect: it is for files, and TRACE is a workload"
         )
     _refuse_idle(options)
+    if options.gpu is not None:
+        count, name = options.gpu
+        options.memory, options.tp = find_gpu(name).memory, arguments.ranks(count, options.tp)
     for name, value in _DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, value)

@@ -160,6 +160,13 @@ class Trace:
             for r in self.requests
         )
 
+    @property
+    def converses(self) -> bool:
+        """Whether it is of conversations, whose prompts repeat answers. O(requests)."""
+        if self.form == "generated":
+            return self.name in ("chat", "agents")
+        return self.form in ("sessions", "conversations")
+
     def most_pages(self, page_size: int, *, serial: bool) -> int:
         """Pages for all that is ever computed, so that nothing is evicted. O(requests)."""
         lengths = [r.serial_length if serial else r.input_length for r in self.requests]
@@ -168,13 +175,18 @@ class Trace:
 
     def to_dict(self) -> dict[str, Any]:
         """The facts of the trace, as docs/simulate.md names them."""
+        seconds = self.requests[-1].arrival
+        lengths = [r.input_length for r in self.requests]
         return {
             "name": self.name,
             "form": self.form,
             "requests": len(self.requests),
             "input_tokens": sum(r.input_length for r in self.requests),
+            "input_length_p50": int(np.percentile(lengths, 50, method="lower")),
+            "input_length_max": max(lengths),
             "output_tokens": sum(r.output_length for r in self.requests),
-            "seconds": round(self.requests[-1].arrival, 6),
+            "seconds": round(seconds, 6),
+            "requests_per_second": round(len(lengths) / seconds, 6) if seconds else None,
             "bad_lines": self.bad_lines,
             "out_of_order": self.out_of_order,
             "rate": self.rate,

@@ -7,7 +7,7 @@ from octavo.planner.figures import amount, counted
 from octavo.simulation.pools import TooSmall
 from octavo.simulation.report import Outcome, Run
 from octavo.simulation.requests import BLOCK, Trace
-from octavo.simulation.settings import TimeModel
+from octavo.simulation.settings import Setting, TimeModel
 
 Facts = list[tuple[str, str]]
 
@@ -22,6 +22,17 @@ def trace_line(trace: Trace) -> str:
     )
     text += f"; {counted(trace.bad_lines, 'bad line')} skipped" if trace.bad_lines else ""
     return text + (f"; {trace.out_of_order:,} out of order, sorted" if trace.out_of_order else "")
+
+
+def prompts_line(trace: Trace) -> str:
+    """How long prompts are, and how fast they come, in one sentence."""
+    facts = trace.to_dict()
+    text = (
+        f"Prompts: p50 {facts['input_length_p50']:,} tokens, longest {facts['input_length_max']:,}"
+    )
+    if facts["requests_per_second"] is None:
+        return f"{text}."
+    return f"{text}; {facts['requests_per_second']:,.2f} per second until the last one comes."
 
 
 def about(model: TimeModel | None) -> str:
@@ -39,7 +50,13 @@ def about(model: TimeModel | None) -> str:
 def head_lines(outcome: Outcome) -> list[str]:
     """What was replayed, how, and on what setting."""
     trace, runs, sweep, model, _ = outcome
-    lines = [trace_line(trace), *trace.notes, about(model), setting_line(trace, runs, sweep)]
+    lines = [trace_line(trace), prompts_line(trace), *trace.notes, about(model)]
+    if model is None and trace.converses:
+        lines.append(
+            "No prompt finds an answer given before, so what hits of conversations is too low: "
+            "quote what --timing says."
+        )
+    lines.append(setting_line(trace, runs, sweep))
     if not trace.tells_contents:
         lines.append(
             "The trace has only lengths and does not say which prompts begin alike, so hits cannot "
@@ -74,7 +91,7 @@ def setting_line(trace: Trace, runs: Sequence[Run], sweep: str | None) -> str:
         f"{setting.replicas} replica{'s' if setting.replicas > 1 else ''}",
         f"router {setting.router}" if setting.replicas > 1 else "",
         "sequences of any length" if limit is None else f"sequences of at most {limit:,} tokens",
-        "" if trace.seed is None else f"{trace.rate:g} requests per second, seed {trace.seed}",
+        "" if trace.seed is None else f"--rate {trace.rate:g}, seed {trace.seed}",
     ]
     return f"Setting: {', '.join(filter(None, words))}."
 
@@ -83,11 +100,19 @@ def _swept(run: Run, sweep: str | None) -> str:
     """The pool, or what is swept with whatever of the pool stays the same."""
     plan = run.setting.plan
     if sweep is None:
-        return f"pool {run.setting.label}"
+        return _size(run.setting)
     if plan.page_bytes and sweep == "policy":
         return f"sweep of policy, pool {amount(plan.usable_pages * plan.page_bytes)}"
     pages = f"{plan.usable_pages:,} {'parents' if plan.packed else 'pages'}"
     return f"sweep of {sweep}" + (f", pool {pages}" if sweep == "policy" else "")
+
+
+def _size(setting: Setting) -> str:
+    """What the pool is sized by: the memory of each rank, or pages."""
+    memory = setting.plan.memory
+    if memory is None or setting.label != amount(memory.device):
+        return f"pool {setting.label}"
+    return f"memory {setting.label}" + (" per rank" if setting.plan.tp > 1 else "")
 
 
 def rate_line(runs: Sequence[Run], trace: Trace) -> str:
@@ -179,16 +204,17 @@ def _pool(run: Run) -> str:
     many = f"{len(run.tallies)} replicas with " if len(run.tallies) > 1 else ""
     count = counted(plan.usable_pages - own, "parent" if plan.packed else "page")
     more = f" + {own} for a prompt's own token" if own else ""
-    size = f" ({amount(plan.usable_pages * plan.page_bytes)})" if plan.page_bytes else ""
+    each = " per rank" if plan.tp > 1 else ""
+    size = f" ({amount(plan.usable_pages * plan.page_bytes)}{each})" if plan.page_bytes else ""
     if not plan.packed:
         return f"{many}{count} of {counted(plan.page_size, 'token')}{more}{size}"
-    each = ", or ".join(
+    cut = ", or ".join(
         f"{counted(group.pages_per_parent, 'page')} of {name}"
         for name, group in plan.groups.items()
     )
     bytes_each = f" of {plan.page_bytes:,} bytes" if plan.page_bytes else ""
     tokens = f"{counted(plan.page_size, 'token')} per page"
-    return f"{many}{count}{bytes_each}{size}, each {each}; {tokens}"
+    return f"{many}{count}{bytes_each}{size}, each {cut}; {tokens}"
 
 
 def _timed_rows(found: dict[str, Any]) -> Facts:
