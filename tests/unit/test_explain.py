@@ -55,7 +55,7 @@ def test_explanation_of_a_model():
     used = "1,020 KiB of it, and 2.75 KiB is free, too little for one more."
 
     assert [
-        "small, bf16 cache, 1 MiB: 51.12 sequences of 64 tokens fit.",
+        "small, bf16 cache, 1 MiB: 51 sequences of 64 tokens fit (51.12), weights not counted.",
         "Each sequence of 64 tokens takes 20 KiB: 320 bytes per token.",
         f"Left for the cache: all 1 MiB, weights not given; 51 sequences take {used}",
         "",
@@ -72,7 +72,7 @@ def test_explanation_of_a_model():
 
 
 MIXED = """
-mixed, bf16 cache, 1 MiB: 52.46 sequences of 64 tokens fit, 31 while a prompt is computed.
+mixed, bf16 cache, 1 MiB: 52 sequences of 64 tokens fit (52.46), 31 while a prompt is computed, weights not counted.
 Each sequence of 64 tokens takes 19.5 KiB: 512 bytes per token until its windows are full and 256 from then on, and 328 bytes whatever its length.
 Left for the cache: all 1 MiB, weights not given; 31 sequences and what a step of 2,048 tokens adds to windows take 1,008 KiB of it, and 15 KiB is free, too little for one more.
 

@@ -54,7 +54,7 @@ def answer(plan: PoolPlan, wish: Wish | None = None) -> list[str]:
     length = wish.length if wish else plan.max_length or longest_alone(plan)
     each = f"Each sequence of {_tokens(plan, length)}{_beyond(plan, length)}"
     return [
-        f"{_what(plan, memory)}: {_fits(plan, wish, memory, length)}.",
+        f"{_what(plan, memory)}: {_fits(plan, wish, memory, length)}{_uncounted(memory)}.",
         f"{each} takes {_sequence(plan, memory, length)}.",
         f"Left for the cache: {_left(plan, memory)}{_used(plan, wish, length)}.",
     ]
@@ -108,6 +108,10 @@ def _fits(plan: PoolPlan, wish: Wish | None, memory: Memory, length: int) -> str
     return f"{text}, {most:,} at most" if most > asked else text
 
 
+def _uncounted(memory: Memory) -> str:
+    return ", weights not counted" if memory.weights is None else ""
+
+
 def _asked(plan: PoolPlan) -> int | None:
     """Sequences the plan was made for; of one without memory at least one."""
     if plan._request is None or plan.memory is None or plan.memory.given:
@@ -146,7 +150,9 @@ def _tokens(plan: PoolPlan, length: int) -> str:
 def _capacity(plan: PoolPlan, length: int) -> str:
     """As many as fit, fewer where a step takes room, and whether the longest is the model's."""
     steady, running = max_sequences(plan, length), max_sequences_in_flight(plan, length)
-    text = f"{hundredths(steady)} sequences of {_tokens(plan, length)} fit"
+    many = counted(int(steady), "sequence")
+    text = f"{many} of {_tokens(plan, length)} fit{'s' if int(steady) == 1 else ''}"
+    text += "" if steady == int(steady) else f" ({hundredths(steady)})"
     if running < int(steady):
         text += f", {running:,} while a prompt is computed"
     own = plan.spec.max_length if plan.spec else None
@@ -181,7 +187,11 @@ def _left(plan: PoolPlan, memory: Memory) -> str:
     each, ranks = _each(plan, memory), _ranks(plan)
     terms = {"weights": memory.weights, "activations": memory.activations}
     terms |= {"anything else": memory.other}
-    taken = " and ".join(f"{amount(size)} of {name}" for name, size in terms.items() if size)
+    taken = " and ".join(
+        f"{amount(size)} of {name}{each if name == 'weights' else ''}"
+        for name, size in terms.items()
+        if size
+    )
     share = f" x {memory.utilization}" if memory.utilization != "1" else ""
     device = amount(memory.device, up=not memory.given) + share
     if taken and memory.available <= 0:
