@@ -28,6 +28,16 @@ _RANGES = {"float64": (0.0, inf), "float32": (2.0**-149, (2 - 2.0**-23) * 2.0**1
 _BEYOND_NUMPY = ("bfloat16", "float8_e4m3fn")
 
 
+def first_twice(names: Iterable[str]) -> str | None:
+    """The first name that stands a second time; None: each stands once. O(names)."""
+    seen = set[str]()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 def has_entries(value: object) -> TypeGuard[Iterable[Any]]:
     """Whether ``list(value)`` gives its entries in their order. O(1).
 

@@ -30,6 +30,17 @@ def write_gguf(path, architecture, fields):
     return path
 
 
+def test_a_key_that_stands_twice(tmp_path):
+    """Nobody knows which is meant; the key is named with both values."""
+    path = write_gguf(tmp_path / "model.gguf", "llama", KV | {"block_couns": 16})
+    path.write_bytes(path.read_bytes().replace(b"block_couns", b"block_count"))
+
+    with pytest.raises(
+        ConfigError, match=r"llama.block_count is 16; it stands twice .* first as 4"
+    ):
+        read(path)
+
+
 @pytest.fixture
 def layers(tmp_path):
     """The spec of a file that a test writes."""

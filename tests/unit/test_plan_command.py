@@ -31,6 +31,34 @@ HYBRID = ModelSpec(
 )
 
 
+def test_a_page_is_no_input(plan, tmp_path):
+    """The config, its folder's files, its weights, the settings, by any name: all stay as are."""
+    settings, weights = tmp_path / "settings.toml", tmp_path / "model.safetensors"
+    settings.write_text("[plan]\n")
+    weights.write_bytes(b"weights")
+    (tmp_path / "link.html").symlink_to("config.json")
+    (tmp_path / "page.html").touch()
+    words, before = ("--memory", "16MiB", "--config-file", settings), weights.read_bytes()
+
+    for config in (tmp_path / "config.json", tmp_path):
+        for name in ("config.json", "link.html", "model.safetensors", "settings.toml"):
+            code, out, err = plan(*words, "--html", tmp_path / name, config=config)
+            assert (2, "") == (code, out)
+            assert f"--html {tmp_path / name} would overwrite " in err
+    assert CONFIG == json.loads((tmp_path / "config.json").read_text())
+    assert ("[plan]\n", before) == (settings.read_text(), weights.read_bytes())
+    assert 0 == plan(*words, "--html", tmp_path / "page.html", config=tmp_path)[0]
+
+
+@pytest.mark.parametrize("name", ["", " ", "-"])
+def test_a_page_has_a_name(plan, name):
+    """Nothing is written to stdout, nor to a file called ``-``."""
+    code, out, err = plan("--memory", "16MiB", "--html", name)
+
+    assert (2, "") == (code, out)
+    assert f"--html: {name!r} is no file; give the name of a file to write" in err
+
+
 @pytest.fixture
 def plan(tmp_path, capsys):
     """``octavo plan`` on the config; returns exit code, stdout and stderr."""

@@ -61,6 +61,27 @@ def config(tmp_path):
     return path
 
 
+@pytest.mark.parametrize("option", ["--html", "--png"])
+def test_an_output_is_no_input(simulate, config, tmp_path, monkeypatch, option):
+    """Trace, config and settings are not overwritten, nor the other output."""
+    trace, settings = tmp_path / "t.jsonl", tmp_path / "settings.toml"
+    trace.write_text('{"arrival": 0, "input_length": 9, "output_length": 1}\n')
+    settings.write_text("[simulate]\n")
+    monkeypatch.setenv("OCTAVO_CONFIG_FILE", str(settings))
+    before = {file: file.read_text() for file in (trace, config, settings)}
+    words = (trace, "--config", config, "--memory", "1MiB")
+
+    for file in before:
+        code, out, err = simulate(*words, option, file)
+        assert (2, "") == (code, out)
+        assert f"{option} {file} would overwrite {file}, which this command reads" in err
+    for name in ("new", "./new"):
+        code, out, err = simulate(*words, "--html", tmp_path / "new", "--png", tmp_path / name)
+        assert (2, "") == (code, out)
+        assert "are one file; give each a file of its own" in err
+    assert before == {file: file.read_text() for file in before}
+
+
 @pytest.fixture(scope="module")
 def mooncake(tmp_path_factory):
     """A published trace, by name, as the file it was."""

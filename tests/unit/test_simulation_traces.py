@@ -67,12 +67,20 @@ def test_log(read):
 
 
 def test_backwards_times_are_sorted_and_counted(read):
-    """A request that stands below a later one is moved up."""
+    """A request that stands below a later one is moved up, however far below."""
     times = [5000, 3000, 4000, 3000]
     trace = read(_lines(*(GOOD | {"timestamp": time} for time in times)))
 
     assert [0.0, 0.0, 1.0, 2.0] == [request.arrival for request in trace.requests]
-    assert (2, [0, 1, 2, 3]) == (trace.out_of_order, [r.number for r in trace.requests])
+    assert (3, [0, 1, 2, 3]) == (trace.out_of_order, [r.number for r in trace.requests])
+
+
+@pytest.mark.parametrize(
+    ("times", "late"), [([5000, *range(10)], 10), ([2000, 0, 1000], 2), ([0, 1, 1, 2], 0)]
+)
+def test_each_below_a_later_one_counts(read, times, late):
+    """Not only one that stands right below it."""
+    assert late == read(_lines(*(GOOD | {"timestamp": time} for time in times))).out_of_order
 
 
 def _lengths(request):
@@ -98,6 +106,8 @@ def _lengths(request):
         (_lines({"input_length": 3}), "it lacks output_length; it has input_length"),
         (_lines({"arrival": 1, "tokens": [], "output_length": 1}), "tokens must be a list"),
         (_lines({"arrival": 1, "tokens": [-1], "output_length": 1}), "tokens must be a list"),
+        ('{"input_length": 1, "output_length": 2, "input_length": 3}', "'input_length' stands tw"),
+        ('{"messages": [{"role": "user", "role": "tool", "content": ""}]}', "'role' stands twice"),
         (b"\xff\xfe", "not text in UTF-8"),
         (b"{\0}", "it is not text"),
     ],
@@ -139,6 +149,8 @@ def test_bad_row(read, row, why):
         (HEADER, "there is no request in it$"),
         ("{}\n", "no request in it; 1 bad lines were skipped"),
         ("hello world\n", "line 1: this is no trace"),
+        (HEADER.strip() + ", ContextTokens\n", "line 1: the column ContextTokens stands twice"),
+        ('[{"input_length": 1, "input_length": 2}]', "'input_length' stands twice"),
         ("TIMESTAMP,ContextTokens\n", "line 1: the column GeneratedTokens is missing"),
     ],
 )

@@ -159,6 +159,14 @@ def _from_stdin() -> str:
         raise UsageError(f"stdin is not valid UTF-8 (byte {error.start})") from None
 
 
+def output(name: str) -> str:
+    """The name of a file to write; ``-`` is none, as nothing is written to stdout."""
+    if name.strip() in ("", "-"):
+        right = "give the name of a file to write, such as plan.html"
+        raise argparse.ArgumentTypeError(f"{name!r} is no file; {right}")
+    return name
+
+
 def add_page_size(parser: argparse.ArgumentParser) -> None:
     """Add ``--page-size``."""
     parser.add_argument(

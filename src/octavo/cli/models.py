@@ -7,6 +7,8 @@ from octavo.checkpoints import hub
 from octavo.model.configs.weights import WeightsFound, weights_beside
 from octavo.model.spec import ModelSpec
 
+_WEIGHTS = ("*.safetensors", "*.gguf", "*.bin", "*.pth")
+
 
 def read_model(config: str) -> ModelSpec:
     """What the model of a file, a folder or a pulled name keeps; a note says how it was read.
@@ -24,6 +26,18 @@ def read_model(config: str) -> ModelSpec:
 def read_weights(config: str) -> WeightsFound | None:
     """The weights that lie beside it."""
     return weights_beside(_path(config))
+
+
+def model_files(config: str) -> list[Path]:
+    """The files that reading the model and its weights may look at. O(files beside it).
+
+    Raises:
+        ModelError: the named model has not been pulled.
+    """
+    path = Path(_path(config))
+    folder = path if path.is_dir() else path.parent
+    settings = ("*.json",) if path.is_dir() else ("*.index.json", "hf_quant_config.json")
+    return [path, *(file for kind in (*settings, *_WEIGHTS) for file in folder.glob(kind))]
 
 
 def _title(config: str) -> str:

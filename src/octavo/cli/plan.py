@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli import arguments, comparing
-from octavo.cli.models import read_model, read_weights
-from octavo.cli.paths import check_output
+from octavo.cli.models import model_files, read_model, read_weights
+from octavo.cli.paths import check_outputs
+from octavo.cli.settings import settings_file
 from octavo.cli.terminal import show
 from octavo.planner.answer import answer
 from octavo.planner.explain import explain_plan
@@ -52,7 +53,12 @@ def add_to(commands: Any) -> None:
     _add_sequences(parser)
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print one JSON object instead")
-    shown.add_argument("--html", metavar="FILE", help="write a page with the memory as a picture")
+    shown.add_argument(
+        "--html",
+        type=arguments.output,
+        metavar="FILE",
+        help="write a page with the memory as a picture",
+    )
     parser.add_argument(
         "--compare",
         choices=comparing.CHOICES,
@@ -169,7 +175,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the plan, or several beside each other; 3 where what was asked for does not fit."""
     _check(options)
     if options.html:
-        check_output(options.html)
+        read = [file for config in options.configs for file in model_files(config)]
+        check_outputs({"--html": options.html}, [*read, *settings_file(options)])
     questions = [_question(config, options) for config in options.configs]
     first, choice = questions[0], options.compare or ("model" if questions[1:] else None)
     if choice == "model":

@@ -81,6 +81,11 @@ def add_to(command: argparse.ArgumentParser) -> None:
     )
 
 
+def settings_file(options: argparse.Namespace) -> list[Path]:
+    """The file with settings that was read, if one was. O(1)."""
+    return [] if options.config_file is None else [options.config_file]
+
+
 def parsers(whole: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
     """The parser of each command, by its name. O(commands)."""
     return next(a.choices for a in whole._actions if isinstance(a, argparse._SubParsersAction))
@@ -113,7 +118,8 @@ def parse(
         return options, []
     levels = [list(_flags(known[name], options))]
     levels += [list(_variables(name, known[name], environment))]
-    levels += [list(_file(name, known, _path(options, environment)))]
+    options.config_file = _path(options, environment)
+    levels += [list(_file(name, known, options.config_file))]
     found = _nearest(levels, known[name])
     return options, _settle(options, known[name], found)
 

@@ -12,8 +12,9 @@ import octavo
 from octavo import simulation
 from octavo.cli import arguments, simulate_options, simulate_page
 from octavo.cli.machine import machine_memory
-from octavo.cli.models import read_model
-from octavo.cli.paths import check_output, check_trace
+from octavo.cli.models import model_files, read_model
+from octavo.cli.paths import check_outputs, check_trace
+from octavo.cli.settings import settings_file
 from octavo.cli.terminal import show
 from octavo.cli.waiting import ProgressBar
 from octavo.errors import OctavoError
@@ -99,10 +100,14 @@ def _require_size(options: argparse.Namespace) -> None:
 
 def _require_outputs(options: argparse.Namespace) -> None:
     """Refuse at once what cannot be written at the end."""
-    for name in filter(None, (options.html, options.png)):
-        if find_spec("matplotlib") is None:
-            raise arguments.CommandError(arguments.not_installed("matplotlib", "simulate"))
-        check_output(name)
+    outputs = {"--html": options.html, "--png": options.png}
+    if not any(outputs.values()):
+        return
+    read = [] if options.trace in simulation.WORKLOADS else [options.trace]
+    read += [] if options.config is None else model_files(options.config)
+    check_outputs(outputs, [*read, *settings_file(options)])
+    if find_spec("matplotlib") is None:
+        raise arguments.CommandError(arguments.not_installed("matplotlib", "simulate"))
 
 
 def _time_model(options: argparse.Namespace) -> simulation.TimeModel | None:

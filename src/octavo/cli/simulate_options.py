@@ -234,8 +234,12 @@ def _add_requests(group: Any) -> None:
 
 def _add_output(group: Any) -> None:
     group.add_argument("--json", action="store_true", help="print one JSON object instead")
-    group.add_argument("--html", metavar="FILE", help="write a page with curves")
-    group.add_argument("--png", metavar="FILE", help="write the curves as a picture")
+    group.add_argument(
+        "--html", type=arguments.output, metavar="FILE", help="write a page with curves"
+    )
+    group.add_argument(
+        "--png", type=arguments.output, metavar="FILE", help="write the curves as a picture"
+    )
 
 
 _DEFAULTS = {

@@ -23,6 +23,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from octavo.checks import first_twice
 from octavo.simulation import texts
 from octavo.simulation.fields import (
     BadHeader,
@@ -73,11 +74,7 @@ class JsonLines:
         Raises:
             BadLine: it is malformed.
         """
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BadLine(f"it is not JSON: {error}") from None
-        return self.entries(line)
+        return self.entries(parse_json(text))
 
     def entries(self, line: object) -> list[Entry]:
         """The requests of an object; a field that is null is none.
@@ -114,6 +111,25 @@ class JsonLines:
         if "session_id" in line and form in ("sessions", "prompts"):
             _put_in_session(found[0], line)
         return found
+
+
+def parse_json(text: str) -> object:
+    """What JSON says, no key of an object twice.
+
+    Raises:
+        BadLine: it is malformed.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(f"it is not JSON: {error}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Fields:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise BadLine(f"{short(first_twice(key for key, _ in pairs))} stands twice in an object")
+    return found
 
 
 def _form(line: Fields) -> str:
@@ -207,7 +223,7 @@ class CsvLines:
         unit: of the times.
 
     Raises:
-        BadHeader: columns are missing.
+        BadHeader: columns are missing, or one stands twice.
     """
 
     unit: Unit = "s"
@@ -225,6 +241,9 @@ class CsvLines:
         lacking = missing[self.form]
         if len(lacking) == len(_CSV[self.form]):
             raise BadHeader(f"this is no trace; {WHAT}")
+        twice = first_twice(filter(None, self._names))
+        if twice is not None:
+            raise BadHeader(f"the column {twice} stands twice")
         if lacking:
             there = ", ".join(self._names)
             raise BadHeader(f"the column {lacking[0]} is missing; there are {there}")

@@ -128,7 +128,7 @@ class Trace:
             ``lengths``, ``azure``, ``burstgpt``, or ``generated``.
         requests: at least one.
         bad_lines: lines that were skipped.
-        out_of_order: requests that came earlier than one above them, and were sorted.
+        out_of_order: requests that came earlier than any one above them, and were sorted.
         rate, seed: what a workload was generated with.
         notes: what was taken for granted while it was read, a sentence each.
     """

@@ -6,11 +6,10 @@ tokens a hash id stands for, in which unit times are, and which request goes on 
 
 import gzip
 import io
-import json
 import sys
 import zlib
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -19,7 +18,7 @@ import numpy as np
 from octavo.checks import check_choice, check_int
 from octavo.errors import TraceError
 from octavo.simulation.fields import BadHeader, BadLine, Entry
-from octavo.simulation.lines import WHAT, CsvLines, JsonLines, Unit
+from octavo.simulation.lines import WHAT, CsvLines, JsonLines, Unit, parse_json
 from octavo.simulation.requests import BLOCK, LONGEST, Ints, Trace, TraceRequest
 from octavo.simulation.texts import BYTES_A_TOKEN
 
@@ -90,7 +89,8 @@ class _Reading:
             skipped = f"; {self._bad} bad lines were skipped" if self._bad else ""
             raise TraceError(self._path, None, f"there is no request in it{skipped}")
         arrivals = self._arrivals(entries, unit)
-        late = sum(after < before for before, after in pairwise(arrivals))
+        latest = accumulate(arrivals, max)  # so far, line by line
+        late = sum(at < before for at, before in zip(arrivals, latest, strict=True))
         order = sorted(range(len(entries)), key=arrivals.__getitem__)
         if self._form.results > 1:
             self._notes.append(f"The requests of {self._form.results} results are taken as one.")
@@ -151,9 +151,9 @@ class _Reading:
         """A JSON array of what else stands on lines, or one object over several lines."""
         self._form = JsonLines()
         try:
-            document = json.loads(_decode(raw))
-        except (ValueError, RecursionError) as error:
-            raise TraceError(self._path, None, f"it is not JSON: {error}") from None
+            document = parse_json(_decode(raw))
+        except BadLine as bad:
+            raise TraceError(self._path, None, str(bad)) from None
         listed = document if isinstance(document, list) else [document]
         for number, each in enumerate(listed, start=1):
             try:

@@ -9,6 +9,7 @@ import stat
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from octavo.checks import first_twice
 from octavo.errors import ConfigError
 from octavo.model.configs.gguf_file import gguf_metadata
 
@@ -100,7 +101,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object in which no key stands twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = str(first_twice(key for key, _ in pairs))
         raise ConfigError(twice, found[twice], "it stands twice in the file")
     return found

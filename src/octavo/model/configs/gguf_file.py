@@ -34,11 +34,13 @@ def gguf_metadata(file: "Path") -> dict[str, Any]:
     """The metadata of a GGUF file about its architecture, by keys without its name. O(metadata).
 
     Raises:
-        ConfigError: no GGUF file, or a damaged one.
+        ConfigError: no GGUF file, or a damaged one, or one with a key twice.
     """
     try:
         with file.open("rb") as stream:
             found = _pairs(stream)
+    except ConfigError:
+        raise
     except (OSError, ValueError, struct.error) as error:
         raise ConfigError("path", str(file), f"no GGUF file that can be read: {error}") from None
     prefix = f"{found.get(ARCHITECTURE)}."
@@ -52,7 +54,13 @@ def _pairs(stream: BinaryIO) -> dict[str, Any]:
     version, _, count = struct.unpack("<IQQ", stream.read(20))
     if version not in (2, 3) or count > _MOST:
         raise ValueError(f"version {version} with {count} pairs")
-    return {_string(stream): _value(stream, _number(stream, "<I")) for _ in range(count)}
+    found = dict[str, Any]()
+    for _ in range(count):
+        key, value = _string(stream), _value(stream, _number(stream, "<I"))
+        if key in found:
+            raise ConfigError(key, value, f"it stands twice in the file, first as {found[key]!r}")
+        found[key] = value
+    return found
 
 
 def _value(stream: BinaryIO, kind: int) -> Any:
