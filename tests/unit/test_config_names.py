@@ -163,6 +163,35 @@ def test_a_size_that_was_not_read_is_noted():
     assert all(note in plan.explain() for note in told)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("key_size", "value_size", "attention_key_size", "latent_dim", "max_window"),
+        *("attention_window", "local_attention_window", "mtp_heads"),
+    ],
+)
+def test_sizes_by_names_that_nobody_reads(name):
+    """Widths, windows and prediction layers by unknown names are noted; feed-forwards are not."""
+    spec = read(BASE | {"model_type": "mistral", "sliding_window": None, name: 128})
+
+    assert (f"{name} is 128 in the file and was not read",) == spec.notes
+    params = {"dim": 64, "n_layers": 2, "n_heads": 4, "norm_eps": 1e-5, "hidden_dim": 14336}
+    assert () == read(params).notes
+
+
+@pytest.mark.parametrize("name", NAMES["num_nextn_predict_layers"])
+@pytest.mark.parametrize("family", ["mimo", "qwen3_next", "step3p5"])
+def test_prediction_layers_by_any_of_their_names(family, name):
+    """They are read by each; where two names differ the first counts, and that is noted."""
+    config = BASE | {"model_type": family, "num_key_value_heads": 4}
+    first = NAMES["num_nextn_predict_layers"][0]
+
+    assert 2 == len(read(config | {name: 2}).mtp)
+    if name != first:
+        notes = read(config | {first: 0, name: 2}).notes
+        assert any(f"{name} is 2" in note for note in notes)
+
+
 def test_what_a_family_has_no_use_for_is_noted():
     """Key/value heads where every head has its own, and lists of blocks that nobody reads."""
     gpt2 = read(BASE | {"model_type": "gpt2", "num_key_value_heads": 2})

@@ -105,9 +105,12 @@ class Fields:
         return next(iter(self._found(name)), name)
 
     def contradictions(self) -> list[str]:
-        """A sentence for each thing that was asked for and has two values in the file. O(names)."""
+        """A sentence for each thing that was asked for and has two values in the file. O(names).
+
+        Not of what the family has names of its own for: which of them counts is known there.
+        """
         found = []
-        for name in sorted(self._asked & ALIKE):
+        for name in sorted((self._asked & ALIKE) - OWN_NAMES.get(self._family, {}).keys()):
             said = self._found(name)
             if len(set(said.values())) > 1:
                 words = ", ".join(f"{other} is {value}" for other, value in said.items())

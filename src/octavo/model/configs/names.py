@@ -102,6 +102,7 @@ NAMES: Names = {
         "num_mtp_modules",
         "num_mtp_heads",
         "n_mtp_layers",
+        "mtp_layers",
         "num_nextn_layers",
         "nextn_predict_layers",
         "num_mtp_predict_layers",
@@ -129,6 +130,7 @@ ALIKE = frozenset(
         "num_attention_heads",
         "num_key_value_heads",
         "head_dim",
+        "num_nextn_predict_layers",
     )
 )
 """Things of which two different values in a file are worth a note."""

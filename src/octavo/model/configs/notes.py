@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 _SIZE = re.compile(
-    "head|kv|layer|dim|width|window|rank|group|state|conv|cache|latent|block|hidden|embd|d_model"
+    "head|kv|key|value|size|layer|dim|width|window|rank|group|state|conv|cache|latent|block|hidden"
+    "|embd|d_model"
     "|loop|recur|gram|compress|index|sink|linear|stride|mtp|nextn|predict|hybrid|pattern|swa"
 )
 _SHOWN = 6
@@ -18,16 +19,16 @@ codec encoder perceiver rope rotary theta position embed proj adapter norm init 
 scal mult softcap logit bias loss _id version quant q_lora o_lora nope qk_head index_n_heads
 o_groups beam pretrain dt_ time_step residual altup laurel per_layer_input dense interval
 n_group topk_group expert_group hc_ attn_res hash chunk filter radius block_size factor
-model_base model_dim random_blocks local_blocks dim_ff mid_dim keep_window attention_window
-aligner resampler kpool flow_ latent_dim latent_stats gate_rank number_of_conv code_groups ngram
+model_base model_dim random_blocks local_blocks dim_ff mid_dim keep_window
+aligner resampler kpool flow_ latent_stats gate_rank number_of_conv code_groups ngram
 adaptor depthwise t2u_ predictor_kernel net_layers feat_ cross_hidden swa_num_attention_heads
 cross_num_attention_heads sliding_attention_heads global_block attention_hidden mem_blocks
-conv_layers conv_channels max_window rel_ spatial generation task_ relative backbone
-cross_attention_hidden kernel_sizes conv_dim conv_stride num_attention_heads_per_layer tp_
+conv_layers conv_channels max_window_layers rel_ spatial generation task_ relative backbone
+cross_attention_hidden kernel_sizes conv_dim conv_stride num_attention_heads_per_layer tp_size
 qformer sparse_step num_sparse sparse_topk sparse_init sparse_local sparse_block sparse_disable
 decoder_sparse block_sparse num_index_heads conv_kernel inner_hidden clip_ mm_ indexer_n_heads
 indexer_budget indexer_compress krope blocksparse block_dim block_ff share_q visual query_heads
-gqa_groups
+gqa_groups codebook_size mtp_transformer input_size ep_size frame_size parallel batch world_size
 """
 _OTHERS = tuple(_WORDS.split())
 """Words of what keeps no cache: feed-forwards, positions, training, encoders."""

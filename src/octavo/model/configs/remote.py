@@ -183,6 +183,7 @@ def params(fields: Fields) -> list[Layer]:
     Windows are one for all layers, or a list that repeats, null for all tokens. Chunks are of
     layers with position codes. Layers that attend to images stand before some of the others.
     """
+    fields.ignore("hidden_dim")  # the feed-forward's width; the model's is dim
     if fields.get("kv_lora_rank") is not None:
         return latent(fields)
     plain = keys_and_values(fields)

@@ -71,7 +71,12 @@ _ENCODER_DECODER: dict[str, Family] = {
         {"cross_num_key_value_heads": 16, "cross_head_dim": 128},
     ),
     "fsmt": _bart(12, 1024, 16, 1024),
-    "led": _bart(12, 1024, 16, 1024),
+    "led": row(
+        encdec.bart,
+        (None, 1024, None, None, None, 1024),
+        # the window is its encoder's
+        {"decoder_layers": 12, "decoder_attention_heads": 16, "attention_window": 512},
+    ),
     "moonshine_streaming": row(encdec.crossed, (6, 320, 8, None, None, 4096)),
     "musicgen_decoder": row(encdec.crossed, (24, 1024, 16, None, None, 2048)),
     "musicgen_melody_decoder": row(dense.unshared, (24, 1024, 16, None, None, 2048)),
@@ -94,14 +99,14 @@ _ENCODER_DECODER: dict[str, Family] = {
 
 _SPEECH: dict[str, Family] = {
     "csm": row(speech.csm, (16, 2048, 32, 8, None, 2048)),
-    "gradium_phonon_tts": row(dense.full, (6, 768, 12, None, None, 8192)),
+    "gradium_phonon_tts": row(dense.full, (6, 768, 12, None, None, 8192), {"latent_dim": 32}),
     "higgs_audio_v2": row(dense.full, (28, 3072, 24, 8, 128, 2048)),
     "kyutai_speech_to_text": row(
         windowed.every_layer, (48, 2048, 32, None, None, 750), {"sliding_window": 375}
     ),
     "moshi": row(windowed.every_layer, (32, 4096, 32, None, None, 3000), {"sliding_window": 3000}),
     "moshi_depth": row(windowed.every_layer, (6, 1024, 16, None, None, 9), {"sliding_window": 8}),
-    "pocket_tts": row(dense.full, (6, 1024, 16, None, None, 8192)),
+    "pocket_tts": row(dense.full, (6, 1024, 16, None, None, 8192), {"latent_dim": 32}),
     "qwen2_5_omni_talker": row(
         windowed.qwen,
         (28, 3584, 28, 4, 128, 32768),
