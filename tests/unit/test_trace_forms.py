@@ -340,6 +340,29 @@ def test_whole_seconds_since_1970(read):
     assert any("seconds since 1970" in note for note in trace.notes)
 
 
+def test_whole_numbers_are_taken_as_milliseconds(read):
+    """The unit is assumed, and that is said; not where it was given, or where all times are 0."""
+    line = {"input_length": 16, "output_length": 1, "hash_ids": [1]}
+    text = lines({"timestamp": n, **line} for n in range(2))
+    at_once = lines({"timestamp": 0, **line} for _ in range(2))
+
+    assert any("taken as milliseconds" in note for note in read(text).notes)
+    assert not any("taken as" in note for note in read(text, time_unit="s").notes)
+    assert not any("taken as" in note for note in read(at_once).notes)
+
+
+def test_delays_without_times(read):
+    """Sessions begin at once, and a turn comes after its delay: both are said."""
+    line = {"input_length": 300, "output_length": 20}
+    turns = [{"session_id": "s"}, {"session_id": "s", "delay": 1000}, {"session_id": "t"}]
+    trace = read(lines(turn | line for turn in turns))
+
+    assert [0.0, 0.0, 1.0] == [request.arrival for request in trace.requests]
+    told = "It has delays and no times, so sessions begin at once and go on after these."
+    assert told in trace.notes
+    assert not any("come at once" in note for note in trace.notes)
+
+
 def test_lines_without_a_time(read):
     """Among lines with one they are refused, or counted; a trace may have none at all."""
     line = {"input_length": 5, "output_length": 1}

@@ -198,7 +198,11 @@ class _Reading:
         if entries and not answered:
             self._notes.append("It has no lengths of answers, so answers are left out.")
         if entries and not timed:
-            self._notes.append("It has no times, so all requests come at once, in its order.")
+            self._notes.append(
+                "It has delays and no times, so sessions begin at once and go on after these."
+                if any(entry.delay for entry in found)
+                else "It has no times, so all requests come at once, in its order."
+            )
         return found
 
     def _block(self, entries: list[Entry], given: int | None) -> int:
@@ -263,6 +267,10 @@ class _Reading:
             self._notes.append("Times are so large that they are taken as seconds since 1970.")
             return "s"
         if all(told):
+            if any(times):
+                self._notes.append(
+                    "Times are whole numbers and taken as milliseconds (else see --time-unit)."
+                )
             return "ms"
         if any(told):
             at = next(entry for entry in entries if not entry.whole)
