@@ -328,3 +328,66 @@ def test_many_calls_leak_no_page_and_no_tensor(model):
     assert stats.free + stats.evictable == stats.pages
     assert tensors() <= before
     cache.pages.check()
+
+
+def test_prompt_tokens_not_computed_are_counted(model):
+    """Those the rows hold and those found in pages, of all rows together."""
+    cache, ids = cache_for(model), ids_of(2, 20)
+    options = {"cache": cache, "max_new_tokens": 4, "do_sample": False}
+    first = model.generate(ids, **options)
+    fresh = cache.reused_tokens
+    whole = torch.cat([first, ids_of(2, 3)], dim=1)
+    model.generate(whole, **options)
+    held = cache.reused_tokens
+    cache.reset()
+    model.generate(whole, **options)
+
+    assert (0, 2 * (first.shape[1] - 1)) == (fresh, held)
+    assert 2 * (whole.shape[1] // PAGE * PAGE) == cache.reused_tokens  # 27 tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "prompt", "new", "why"),
+    [
+        ({"max_length": 24}, 20, 9, "max_length of for_model"),
+        ({"max_length": 24}, 30, 9, "max_length of for_model"),
+        ({"memory": None, "tokens": 48}, 40, 16, "give for_model more memory, or tokens="),
+    ],
+)
+def test_a_row_that_is_too_long_says_what_to_give(model, options, prompt, new, why):
+    """It names for_model's arguments, whether the prompt or the answer is too long."""
+    cache = cache_for(model, **options)
+
+    with pytest.raises(CapacityError, match=f"tokens of one row: .*{why}"):
+        model.generate(ids_of(1, prompt), cache=cache, max_new_tokens=new, do_sample=False)
+
+
+@pytest.mark.parametrize(("rows", "tokens", "error"), [(4, 30, OutOfPages), (1, 90, NeverFits)])
+def test_too_few_pages_say_what_to_give(model, rows, tokens, error):
+    """Errors about pages have a note in the words of for_model."""
+    cache = cache_for(model, memory=None, tokens=48)
+
+    with pytest.raises(error) as caught:
+        model.generate(ids_of(rows, tokens), cache=cache, max_new_tokens=2, do_sample=False)
+
+    assert "Give OctavoCache.for_model more memory" in caught.value.__notes__[0]
+
+
+def test_why_no_pass_is_open(model):
+    """One reason is given: a part of the model was run, a reset came within, or it is closed."""
+    cache, ids = cache_for(model), ids_of(1, 9)
+
+    def refused(run):
+        with torch.no_grad(), pytest.raises(StepError) as caught:
+            run(ids, cache=cache)
+        return str(caught.value)
+
+    part = refused(model.model)
+    handle = model.model.layers[0].register_forward_pre_hook(lambda *_: cache.reset())
+    within = refused(model)
+    handle.remove()
+    cache.close()
+
+    assert "run the whole model" in part
+    assert "ended it" in within
+    assert "closed" in refused(model)

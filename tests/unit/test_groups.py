@@ -106,8 +106,8 @@ def test_the_group_that_set_the_boundary():
     other = cache.explain_match([5] * 22)
 
     assert (20, 20, None) == (end.tokens, end.limit, end.group)
-    assert "all full pages, one token left to compute" in str(end)
-    assert "no prompt that goes on like this" in str(other)
+    assert "20 of 22 tokens found; the other 2 fill no whole page" == str(end)
+    assert "0 of 22 tokens found: no page that goes on like this is kept" == str(other)
     assert middle.tokens == cache.peek([*range(12), 99]).tokens
     assert {"full": 12, "w": 12} == middle.by_group
 

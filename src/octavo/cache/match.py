@@ -155,15 +155,15 @@ class Prefixes:
         """The hit in words."""
         core, by_group = self._core, self._by_group(hit)
         tokens, limit = hit.boundary * core.size, hit.most * core.size
+        found = f"{tokens} of {length} tokens found"
         if hit.boundary == hit.most:
-            reason = f"{tokens} of {length} tokens: all full pages, one token left to compute"
+            reason = f"{found}; {_why_no_more(limit, length, core.size)}"
             return Explanation(tokens, limit, by_group, None, reason)
         if all(pages == hit.chain for pages in hit.by_group):
-            reason = f"{tokens} of {limit} tokens: no prompt that goes on like this is kept"
+            reason = f"{found}: no page that goes on like this is kept"
             return Explanation(tokens, limit, by_group, None, reason)
         number = min(range(len(hit.by_group)), key=hit.by_group.__getitem__)
-        reason = f"{tokens} of {limit} tokens; group {core.names[number]} set the boundary: "
-        reason += self._why(hit, number)
+        reason = f"{found}; group {core.names[number]} set the boundary: {self._why(hit, number)}"
         return Explanation(tokens, limit, by_group, core.names[number], reason)
 
     def _why(self, hit: Hit, number: int) -> str:
@@ -176,6 +176,16 @@ class Prefixes:
     def _by_group(self, hit: Hit) -> dict[str, int]:
         tokens = [pages * self._core.size for pages in hit.by_group]
         return dict(zip(self._core.names, tokens, strict=True))
+
+
+def _why_no_more(limit: int, length: int, size: int) -> str:
+    """Why of ``length`` tokens no more than the ``limit`` that were found could be."""
+    left = length - limit
+    if left > size:
+        return "what follows is not shared"
+    if left == size:
+        return f"the last page of {size} is computed, since at least one token must be"
+    return f"the other {left} fill{'s' * (left == 1)} no whole page"
 
 
 def shareable_pages(identity: Identity, length: int, page_size: int) -> int:

@@ -104,6 +104,9 @@ def run(options: argparse.Namespace) -> None:
     print("next:")
     for words, why in NEXT:
         print(f"  {program()} {words}\n      {why}")
+    print(
+        "  read docs/guides/transformers.md\n      the same cache under your own model.generate()"
+    )
 
 
 def _load(dtype: str) -> Any:

@@ -53,12 +53,20 @@ from octavo.storage import Storage
 class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
     """A cache for ``generate()`` whose pages are shared between rows, beams and calls.
 
-    Made by `for_model`. One generate() after the other may use it: prompts that begin like
-    earlier ones, or like each other, compute the rest alone. ``reset()`` lets the rows go and keeps
-    what can be found again, ``forget()`` drops that too; ``close()`` stops following the model.
+    ::
+
+        cache = OctavoCache.for_model(model, tokens=4_096)  # once
+        answer = model.generate(**inputs, cache=cache)  # as often as you like
+        print(cache.reused_tokens)  # of this prompt, not computed again
+
+    Prompts that begin like earlier ones, or like each other, compute the rest alone. Nothing need
+    be called in between: `reset` frees the rows of the last call, `forget` drops what was found
+    too, `close` stops following the model.
 
     Attributes:
         pages: the `octavo.Cache` that owns the pages; its ``stats()`` count use and hits.
+        reused_tokens: of the last call's prompts, what was not computed, padding apart: found in
+            pages, or held by the rows of the call before.
         storage: the tensors, exactly the planned bytes.
         plan: of the memory.
         guard: who may call it.
@@ -76,6 +84,7 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         self._chunked = any(getattr(paged.kind, "chunk", None) for paged in self._paged)
         self._fresh = self._prompted = self._waits = self._showing = False
         self._columns: int | None = None
+        self.reused_tokens = 0
         self.guard = Guard()
         self._own = attention_of(model)
         self._model, self._weights = weakref.ref(model), Weights(model)
@@ -184,10 +193,10 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
             model.set_attn_implementation(self._own)
 
     def reset(self) -> None:
-        """Let all rows go; published pages stay, to be found by the next prompt. O(pages).
+        """Free the rows of the last call; what they computed can still be found. O(pages).
 
-        A pass that another thread runs fails. The cache can be used again, whatever failed before;
-        after an interrupt within octavo no page stays.
+        Not needed between calls. It makes the cache usable again, whatever failed: a pass that
+        another thread runs fails, and after an interrupt within octavo no page stays.
         """
         try:
             with self._entered():
@@ -206,6 +215,8 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         self._rows.begin_anew()
 
     def _let_go(self) -> None:
+        if self._rows.now is not None and not self._rows.now.done:
+            self._rows.idle = "reset() or forget() ended it"
         self._rows.release()
         self._rows.lost = self._prompted = False
         self._begin_call(fresh=False)
@@ -239,6 +250,7 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
     def close(self) -> None:
         """Let all rows go and stop following the model. O(pages)."""
         self.reset()
+        self._rows.idle = "the cache is closed; for_model makes another"
         self._unfollow()
 
     __reduce__ = uncopied(
@@ -392,6 +404,8 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         call, ids = replace(call, by_column=self._chunked), call.array
         start = self._start(call, ids, first=first, prompted=prompted)
         self._rows.seat(call.shape[0], spread=prompted)
+        if first or prompted:
+            self.reused_tokens = int(self._rows.real.sum())
         if start:
             if ids is None or not self._rows.begins(ids, call.real):
                 raise StepError(OTHER_IDS)

@@ -13,11 +13,20 @@ import numpy as np
 from octavo.cache.cache import Cache
 from octavo.cache.sequence import Sequence
 from octavo.checks import check_int
-from octavo.errors import CapacityError, LengthError, RollbackUnsupported, StepError, uncopied
+from octavo.errors import (
+    CapacityError,
+    LengthError,
+    OutOfPages,
+    RollbackUnsupported,
+    StepError,
+    uncopied,
+)
 from octavo.integrations.transformers.passes import Bools, Index, ModelPass
 
 NAMELESS = 2**30
 """First of as many ids that stand for tokens nobody may find: beyond every vocabulary."""
+RUN_WHOLE = "run the whole model that the cache was made for, not a part or a copy of it"
+"""Why no pass is open where nothing has ended one."""
 OTHER_IDS = "these are not the ids that prompt() was given; call it again with them"
 
 
@@ -38,6 +47,7 @@ class BatchRows:
         now: the pass that is open.
         known: whether the rows are found again by their ids.
         lost: whether a pass that failed took the rows along, and none were begun since.
+        idle: why no pass is open, where none is.
     """
 
     __reduce__ = uncopied("it belongs to one cache")
@@ -48,7 +58,7 @@ class BatchRows:
         self.sequences: list[Sequence | None] = []
         self.real: Bools = np.ones((0, 0), np.bool_)
         self.now: ModelPass | None = None
-        self.lost = False
+        self.lost, self.idle = False, RUN_WHOLE
         self.known, self._nameless = shares, 0
         self._stateful = any(g.lifetime.form == "state" for g in cache.plan.groups.values())
 
@@ -76,6 +86,8 @@ class BatchRows:
             CapacityError: more rows than ``max_sequences``, or longer than ``max_length``.
             NeverFits: a prompt needs more pages than there are. The rows are empty then.
 
+        What to give `for_model` instead is noted on errors about memory.
+
         Cost: O(B T).
         """
         self.settle()
@@ -87,7 +99,8 @@ class BatchRows:
         self.known = self.shares and ids is not None
         try:
             self._admit(ids, real)
-        except Exception:
+        except Exception as error:
+            self._advise(error)
             self.release()
             raise
 
@@ -127,7 +140,11 @@ class BatchRows:
         self.sequences = [made.get(ids.tobytes()) for ids in prompts]
 
     def _enter(self, ids: Index, *, reuse: bool) -> Sequence:
-        sequence = self.cache.admit(ids, reuse=reuse and self.known)
+        try:
+            sequence = self.cache.admit(ids, reuse=reuse and self.known)
+        except CapacityError:
+            self._check_length(len(ids))
+            raise
         self.batch.add(sequence)
         return sequence
 
@@ -156,6 +173,27 @@ class BatchRows:
         if rows > self.cache.max_sequences:
             why = "rows of the batch, beams included; see max_sequences of for_model"
             raise CapacityError("batch size", rows, self.cache.max_sequences, why)
+
+    def _check_length(self, tokens: int) -> None:
+        limit, spec = self.cache.max_length, self.cache.plan.spec
+        if tokens <= limit:
+            return
+        if spec is not None and limit == spec.max_length:
+            why = "the model is made for no more"
+        elif limit < self.cache.plan.tokens:
+            why = "max_length of for_model, which is for the prompt and new tokens"
+        else:
+            why = "there is room for no more; give for_model more memory, or tokens="
+        raise CapacityError("length", tokens, limit, f"tokens of one row: {why}") from None
+
+    def _advise(self, error: Exception) -> None:
+        """Note on an error about pages what they are to who calls generate()."""
+        if isinstance(error, OutOfPages):
+            size, length = self.cache.plan.page_size, self.cache.plan.tokens
+            error.add_note(
+                f"A page has room for {size} tokens; one row alone could have {length:,}. "
+                "Give OctavoCache.for_model more memory, or tokens= of all rows together."
+            )
 
     # -- passes --------------------------------------------------------------------------------
 
@@ -202,8 +240,9 @@ class BatchRows:
             if ids is None and self.known:
                 self._forget_unused()
                 self.known = False
-            self.now = self._open(ids, real)
-        except Exception:
+            self.now, self.idle = self._open(ids, real), RUN_WHOLE
+        except Exception as error:
+            self._advise(error)
             self._lose()
             raise
         return self.now
@@ -250,6 +289,7 @@ class BatchRows:
         given = sequence.tokens()[start:][: new.size] if known > 0 and self.known else new[:0]
         if not np.array_equal(given, new[: given.size]):
             raise StepError(OTHER_IDS)
+        self._check_length(start + new.size)
         if known < new.size:
             self.cache.learn(sequence, new[known:])
         end = start + new.size
@@ -299,10 +339,7 @@ class BatchRows:
             StepError: there is none.
         """
         if self.now is None or self.now.done or self.now.thread != get_ident():
-            raise StepError(
-                "no pass is open: run the whole model that the cache was made for; a closed cache "
-                "serves none, and reset() within a pass ends it"
-            )
+            raise StepError(f"no pass is open: {self.idle}")
         return self.now
 
     def _lose(self) -> None:
