@@ -216,6 +216,16 @@ def test_an_encoder_that_decodes_keeps_a_cache(name):
     assert ((Attention(4, 16, 16), Cross(4, 16, 16)),) * 2 == read(crossed).layers
 
 
+def test_a_second_decoder_is_noted():
+    """Qwen 2.5 Omni's talker keeps a cache beside the thinker's; not where no speech is made."""
+    config = CONFIG_MAPPING["qwen2_5_omni"]().to_dict() | {"model_type": "qwen2_5_omni"}
+    told = "talker_config is a second decoder, left out here: "
+
+    assert (f"{told}from_config(config['talker_config']) reads it",) == read(config).notes
+    assert 28 == len(read(config["talker_config"]).layers)
+    assert () == read(config | {"enable_audio_output": False}).notes
+
+
 # -- kinds -----------------------------------------------------------------------------------------
 
 BASE = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 4}

@@ -22,6 +22,7 @@ from octavo.model.configs.nested import (
     WRAPPERS,
     find_decoder,
     inner_name,
+    other_parts,
 )
 from octavo.model.configs.notes import cache_type, unread_sizes
 from octavo.model.configs.registry import BY_HAND, ModelLayers, nearest_first
@@ -81,8 +82,20 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
     unread = unread_sizes(fields.unread(), usual.union(sizes))
     prefix = [_ONE_STEP] if model in PREFIXES else []
     small = cache_type(config) or cache_type(given)
-    notes = (*prefix, *small, *fields.contradictions(), *unread)
+    beside = _left_out(config) if nested else []
+    notes = (*prefix, *small, *beside, *fields.contradictions(), *unread)
     return ModelLayers(model, tuple(layers), longest, mtp, depth, notes)
+
+
+def _left_out(config: Mapping[str, Any]) -> list[str]:
+    """A sentence for each further decoder that stands beside the one that was read."""
+    if config.get("enable_audio_output") is False:  # no speech is made, by no talker
+        return []
+    return [
+        f"{name} is a second decoder, left out here: from_config(config[{name!r}]) reads it"
+        for name in other_parts(config)
+        if _reads(config[name])
+    ]
 
 
 def _named(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -292,6 +292,12 @@ def _part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
+def other_parts(config: Mapping[str, Any]) -> list[str]:
+    """Further parts of a nested config that hold decoders by name. O(names)."""
+    there = [name for name in PARTS if isinstance(config.get(name), Mapping)]
+    return [name for name in there[1:] if config[name].get("model_type")]
+
+
 def _predictors(config: Mapping[str, Any]) -> dict[str, Any]:
     """What ``mtp_config`` beside a part says of the part's prediction layers."""
     given = config.get("mtp_config")
