@@ -1,7 +1,8 @@
 """`OctavoCache`: what `model.generate(..., past_key_values=cache)` takes, over octavo's pages.
 
 Knows transformers' calls and in which order they come; who is in which row is `rows`' business and
-bytes are `pages`'.
+bytes are `pages`'. It is long because all that transformers asks of a cache is one class, half of
+it what its methods promise.
 """
 
 import weakref
