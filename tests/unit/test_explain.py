@@ -219,3 +219,16 @@ def test_a_pool_too_small_for_the_models_own_length_says_so():
     text = octavo.plan(spec, "1MiB", page_size=4).explain()
 
     assert "capacity   8,188 tokens: 1.00 sequences of 8,188, less than the model's 8,192\n" in text
+
+
+def test_inputs_alone_are_not_counted_twice():
+    """Where nothing but another input has a fixed size, its bytes stand once."""
+    spec = ModelSpec("crossed", layers=((Attention(2, 8, 8), octavo.Cross(2, 8, 8)),))
+    fixed = next(
+        line
+        for line in octavo.plan(spec, "1GiB", max_length=64, input_tokens=32).explain().splitlines()
+        if line.startswith("fixed")
+    )
+
+    assert "other inputs and drafts = 2,048 bytes per sequence" in fixed
+    assert 1 == fixed.count("2,048")

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from octavo.cli import main
-from octavo.cli.terminal import Answers, fold
+from octavo.cli.terminal import Answers, fold, show
 from octavo.cli.waiting import ProgressBar
 from octavo.cli.waiting import main as run_command
 
@@ -382,3 +382,15 @@ def test_a_process_interrupted_at_some_time(late, tmp_path):
         assert ("", "octavo: interrupted\n") == (out, err)
     else:
         assert 1 == len(json.loads(out)["runs"])
+
+
+def test_lines_on_stderr_are_folded_too(monkeypatch):
+    """By the stream they go to: a terminal's width, or as they are."""
+    monkeypatch.setenv("COLUMNS", "40")
+    screen, file = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
+    for stream in (screen, file):
+        show("word " * 30, stream)
+
+    assert 40 >= max(map(len, screen.getvalue().splitlines()))
+    assert 1 == len(file.getvalue().splitlines())

@@ -200,7 +200,7 @@ def _draw(options: argparse.Namespace, outcome: simulation.Outcome, bar: Progres
 
 
 def _show(options: argparse.Namespace, outcome: simulation.Outcome) -> None:
-    print(table.rate_line(outcome.runs, outcome.trace), file=sys.stderr)
+    show(table.rate_line(outcome.runs, outcome.trace), sys.stderr)
     if options.json:
         print(json.dumps(outcome.to_dict(), indent=2))
         return

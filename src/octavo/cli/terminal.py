@@ -16,12 +16,13 @@ _NAME = re.compile(r" *\S.{0,19}?  +(?=\S)")  # what a line tells of, before two
 _GAP = re.compile(r"\S  +\S")
 
 
-def show(text: str) -> None:
+def show(text: str, stream: TextIO | None = None) -> None:
     """Print lines, those too long for a terminal folded below what they say of a name."""
-    if sys.stdout.isatty():
+    stream = stream or sys.stdout
+    if stream.isatty():
         width = get_terminal_size().columns
         text = "\n".join(fold(line, width) for line in text.splitlines())
-    print(text, flush=True)
+    print(text, file=stream, flush=True)
 
 
 def fold(line: str, width: int) -> str:

@@ -259,7 +259,10 @@ def _states(plan: PoolPlan) -> str:
         ]
         listed.append(f"{counted(count, 'layer')} x ({' + '.join(products)})")
     rest = sizes.fixed_bytes_per_sequence(plan) - known
-    return " + ".join([*listed, f"{rest:,} of other inputs and drafts"] if rest else listed)
+    others = "other inputs and drafts"
+    if rest:
+        listed.append(f"{rest:,} of {others}" if listed else others)
+    return " + ".join(listed)
 
 
 def _sequence(plan: PoolPlan) -> str:
