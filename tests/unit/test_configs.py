@@ -63,6 +63,51 @@ def test_a_nested_decoder_is_read():
     assert 64 == read(config).max_length
 
 
+@pytest.mark.parametrize(
+    ("fields", "length", "note"),
+    [
+        ({"max_context_length": 2048}, 2048, None),
+        ({"max_position_embeddings": 8192, "model_max_length": 131072}, 131072, "one thing"),
+        ({"max_position_embeddings": 131072, "max_seq_len": 4096}, 131072, "one thing"),
+    ],
+)
+def test_the_models_own_length_by_any_name(fields, length, note):
+    """Two names that differ are said, whichever is read."""
+    base = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64}
+    found = read(base | {"num_attention_heads": 4} | fields)
+
+    assert length == found.max_length
+    assert (note is not None) == any(note in said for said in found.notes if note)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "said"),
+    [
+        ({"type": "linear", "factor": 4.0}, "16,384 with its rope_scaling (linear, factor 4)"),
+        ({"rope_type": "dynamic", "factor": 2}, "--max-len 8192 (max_length=8192)"),
+        ({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 2048}, "8,192 wi"),
+        ({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 1024}, None),
+        ({"rope_type": "llama3", "factor": 8}, None),
+        ({"type": "longrope", "short_factor": [1.0]}, None),
+        ({"full_attention": {"rope_type": "linear", "factor": 8}}, None),
+        ({"type": "dynamic", "alpha": 1000.0}, None),
+        (3, "rope_scaling is 3 and no JSON object"),
+        ({"type": "linear"}, "a factor of at least 1: it was passed over"),
+        ({"type": "linear", "factor": "x"}, "a factor of at least 1: it was passed over"),
+        ({"type": 3, "factor": 2}, "not a type, and a factor"),
+    ],
+)
+@pytest.mark.parametrize("field", ["rope_scaling", "rope_parameters"])
+def test_the_length_with_rope_scaling_is_said(field, scaling, said):
+    """As vLLM multiplies it; what is malformed is said as well."""
+    base = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64}
+    more = {"num_attention_heads": 4, "max_position_embeddings": 4096, field: scaling}
+    found = read(base | more)
+
+    assert 4096 == found.max_length
+    assert [] == list(found.notes) if said is None else said in " ".join(found.notes)
+
+
 def test_max_length_may_be_null():
     """A file that says there is no bound gives an unbounded spec; silence gives the default."""
     base = BASE | {"model_type": "llama"}

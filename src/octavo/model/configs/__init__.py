@@ -24,7 +24,7 @@ from octavo.model.configs.nested import (
     inner_name,
     other_parts,
 )
-from octavo.model.configs.notes import cache_type, unread_sizes
+from octavo.model.configs.notes import cache_type, scaled_length, unread_sizes
 from octavo.model.configs.registry import BY_HAND, ModelLayers, nearest_first
 from octavo.model.layers import Attention, Cross, kinds_in
 
@@ -77,13 +77,15 @@ def read_config(config: Mapping[str, Any]) -> ModelLayers:
     whole = fields if given is config else Fields(config, {})
     depth = DEPTHS[model](whole) if model in DEPTHS else None
     longest = fields.max_length()
+    scaling = fields.get("rope_scaling", fields.get("rope_parameters"))
+    longer = [] if str(name).startswith("gemma3") else scaled_length(scaling, longest)
     usual = {field for field, value in family.defaults.items() if value is not None}
     sizes = (*NAMES["num_hidden_layers"], *NAMES["hidden_size"])  # no more than what is read says
     unread = unread_sizes(fields.unread(), usual.union(sizes))
     prefix = [_ONE_STEP] if model in PREFIXES else []
     small = cache_type(config) or cache_type(given)
     beside = _left_out(config) if nested else []
-    notes = (*prefix, *small, *beside, *fields.contradictions(), *unread)
+    notes = (*prefix, *small, *longer, *beside, *fields.contradictions(), *unread)
     return ModelLayers(model, tuple(layers), longest, mtp, depth, notes)
 
 

@@ -69,6 +69,7 @@ NAMES: Names = {
     ),
     "v_head_dim": ("v_head_dim", "value_head_dim", "v_dim", "d_v", "attention_v_dim"),
     "max_position_embeddings": (
+        "model_max_length",  # Command-R's: its positions go further than its embeddings' number
         "max_position_embeddings",
         "max_position_embedding",
         "n_positions",
@@ -79,7 +80,7 @@ NAMES: Names = {
         "seq_length",
         "seq_len",
         "context_length",
-        "model_max_length",
+        "max_context_length",
         "max_target_positions",
         "max_decoder_position_embeddings",
     ),
@@ -131,6 +132,7 @@ ALIKE = frozenset(
         "num_key_value_heads",
         "head_dim",
         "num_nextn_predict_layers",
+        "max_position_embeddings",
     )
 )
 """Things of which two different values in a file are worth a note."""

@@ -84,6 +84,40 @@ def _counts(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
+_SAME_LENGTH = ("default", "llama3", "longrope", "su", "mrope", "proportional")
+"""Kinds of rope scaling whose files say the scaled length as the model's own."""
+
+
+def scaled_length(scaling: object, own: int | None) -> list[str]:
+    """A sentence where rope scaling makes a model longer than its own length, or is malformed.
+
+    It multiplies the length by its factor, as vLLM does; yarn's may say the length before. Kinds
+    that are already in the model's own length, and parts by type of layer, have nothing to say.
+    O(1).
+    """
+    if scaling is None:
+        return []
+    if not isinstance(scaling, Mapping):
+        return [f"rope_scaling is {scaling!r} and no JSON object: it was passed over"]
+    kind: Any = scaling.get("rope_type", scaling.get("type", "default"))
+    factor: Any = scaling.get("factor")
+    by_type = any(isinstance(part, Mapping) for part in scaling.values())
+    if kind in _SAME_LENGTH or by_type or ("alpha" in scaling and factor is None):
+        return []
+    number = isinstance(factor, int | float) and not isinstance(factor, bool)
+    if not isinstance(kind, str) or not number or not 1 <= factor < 2**31:
+        right = "a type, and a factor of at least 1"
+        return [f"rope_scaling is {dict(scaling)} and not {right}: it was passed over"]
+    said: Any = scaling.get("original_max_position_embeddings")
+    before = said if "yarn" in kind and _counts(said) else own or 0
+    length = int(before * factor)
+    if own is None or length <= own:
+        return []
+    scaled = f"{length:,} with its rope_scaling ({kind}, factor {factor:g})"
+    asks = f"--max-len {length} (max_length={length}) asks for that"
+    return [f"its own length is {own:,} tokens, and {scaled}: {asks}"]
+
+
 _ASKS = (
     *("kv_cache_scheme", "kv_cache_quant_algo", "kv_cache_dtype", "kv_cache_type"),
     *("kv_cache_quant_config", "kv_cache_quantization", "cache_dtype"),
