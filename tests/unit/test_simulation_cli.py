@@ -439,8 +439,8 @@ def test_settings_are_shown(simulate, config, tmp_path):
     words = (*CHAT, "--config", config, "--memory", "1MiB", "--replicas", 2, "--router", "prefix")
     text = simulate(*words, "--html", page, "--png", tmp_path / "out.png")[1]
     told = (
-        f"Setting: model {tmp_path.name}, bf16, pool 1 MiB, 16 tokens per page, lru, 2 replicas, "
-        "router prefix, sequences of at most 4,096 tokens, 4 requests per second, seed 0."
+        f"Setting: model {tmp_path.name}, bf16, memory 1 MiB, 16 tokens per page, lru, 2 replicas, "
+        "router prefix, sequences of at most 4,096 tokens, --rate 4, seed 0."
     )
 
     assert told in text
