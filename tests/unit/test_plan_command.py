@@ -50,6 +50,22 @@ def test_a_page_is_no_input(plan, tmp_path):
     assert 0 == plan(*words, "--html", tmp_path / "page.html", config=tmp_path)[0]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "right"),
+    [
+        ("16GiB", "--memory takes a size"),
+        ("H100-80GBx2", "the number stands first: 2xH100-80GB"),
+        ("h100 x 4", "the number stands first: 4xh100"),
+    ],
+)
+def test_what_is_no_gpu(plan, gpu, right):
+    """A size, or the number behind the name: the answer says how it is written."""
+    code, out, err = plan("--gpu", gpu)
+
+    assert (2, "") == (code, out)
+    assert f"{gpu!r} is no name of a GPU; {right}" in err
+
+
 @pytest.mark.parametrize("name", ["", " ", "-"])
 def test_a_page_has_a_name(plan, name):
     """Nothing is written to stdout, nor to a file called ``-``."""

@@ -90,6 +90,13 @@ def gpus(text: str) -> tuple[int | None, str]:
     """How many GPUs, if it says so, and the name of one: ``H100-80GB`` or ``2xH100-80GB``."""
     found = re.fullmatch(r"(?:0*([1-9][0-9]{0,3})\s*[xX*]\s*)?(.*)", text)
     assert found is not None
+    if text[:1].isdigit() and found[1] is None:
+        right = "--memory takes a size; --gpu a GPU's name, such as H100-80GB or 2xH100-80GB"
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a GPU; {right}")
+    behind = re.fullmatch(r"(.+?[bB0-9])\s*[xX*]\s*0*([1-9][0-9]{0,3})", text)
+    if behind is not None:
+        right = f"the number stands first: {behind[2]}x{behind[1]}"
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a GPU; {right}")
     try:
         return (None if found[1] is None else int(found[1])), find_gpu(found[2]).name
     except PlanError as error:
