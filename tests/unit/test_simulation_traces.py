@@ -75,6 +75,17 @@ def test_backwards_times_are_sorted_and_counted(read):
     assert (3, [0, 1, 2, 3]) == (trace.out_of_order, [r.number for r in trace.requests])
 
 
+def test_images_are_said(read):
+    """Parts of messages without text are counted in a note, and a chat without an answer is."""
+    image = {"type": "image_url", "image_url": {"url": "a.png"}}
+    asks = {"role": "user", "content": [{"type": "text", "text": "what is it?"}, image]}
+    trace = read(_lines({"messages": [asks, {"role": "assistant", "content": "a cat"}]}))
+
+    assert "1 part of messages without text, such as images: left out." in trace.notes
+    with pytest.raises(TraceError, match="its conversations hold no answer"):
+        read(_lines({"messages": [asks]}))
+
+
 @pytest.mark.parametrize(
     ("times", "late"), [([5000, *range(10)], 10), ([2000, 0, 1000], 2), ([0, 1, 1, 2], 0)]
 )

@@ -58,6 +58,7 @@ class JsonLines:
         block: tokens a hash id stands for, where the form says.
         estimated: whether texts were counted, not tokens.
         results: results of benchmarks, each of many requests.
+        left_out: parts of messages that are no text, such as images.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ class JsonLines:
         self.unit: Unit | None = None
         self.block: int | None = None
         self.estimated = False
-        self.results = 0
+        self.results = self.left_out = 0
         self._conversations = 0
 
     def read(self, text: str) -> list[Entry]:
@@ -106,6 +107,8 @@ class JsonLines:
             found = [texts.prompt(line)]
         else:
             found = [_request(line)]
+        if form in ("conversations", "prompts"):
+            self.left_out += texts.parts_without_text(line)
         for entry in found[:1]:  # later turns of a conversation come when it goes on
             entry.at, entry.whole = _time(line)
         if "session_id" in line and form in ("sessions", "prompts"):
@@ -229,7 +232,7 @@ class CsvLines:
     unit: Unit = "s"
     block: int | None = None
     estimated = False
-    results = 0
+    results = left_out = 0
 
     def __init__(self, header: str) -> None:
         self._names = [name.strip() for name in _columns(header)]

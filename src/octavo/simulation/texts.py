@@ -53,6 +53,15 @@ def turns(line: Fields, session: object) -> list[Entry]:
     return found
 
 
+def parts_without_text(line: Fields) -> int:
+    """Images, recordings and the like among the parts of a line's messages. O(parts)."""
+    lists = (line.get(name) for name in CONVERSATIONS)
+    listed = [message for each in lists if isinstance(each, list) for message in each]
+    contents = (each.get("content") for each in listed if isinstance(each, dict))
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return sum(isinstance(part, dict) and part.get("text") is None for part in parts)
+
+
 def _messages(line: Fields, name: str) -> Iterator[tuple[bool, str]]:
     """Whether each message is an answer, and its text; without roles every second one is."""
     listed: Any = line[name]

@@ -17,6 +17,7 @@ import numpy as np
 
 from octavo.checks import check_choice, check_int
 from octavo.errors import TraceError
+from octavo.planner.figures import counted
 from octavo.simulation.fields import BadHeader, BadLine, Entry
 from octavo.simulation.lines import WHAT, CsvLines, JsonLines, Unit, parse_json
 from octavo.simulation.requests import BLOCK, LONGEST, Ints, Trace, TraceRequest
@@ -87,7 +88,9 @@ class _Reading:
             if self._no_header is not None:
                 raise self._no_header
             skipped = f"; {self._bad} bad lines were skipped" if self._bad else ""
-            raise TraceError(self._path, None, f"there is no request in it{skipped}")
+            chats = self._form is not None and self._form.form == "conversations"
+            why = "its conversations hold no answer" if chats else "there is no request in it"
+            raise TraceError(self._path, None, f"{why}{skipped}")
         arrivals = self._arrivals(entries, unit)
         latest = accumulate(arrivals, max)  # so far, line by line
         late = sum(at < before for at, before in zip(arrivals, latest, strict=True))
@@ -96,6 +99,9 @@ class _Reading:
             self._notes.append(f"The requests of {self._form.results} results are taken as one.")
         if self._form.estimated:
             self._notes.append(f"Texts are counted as {BYTES_A_TOKEN} bytes per token.")
+        if self._form.left_out:
+            parts = counted(self._form.left_out, "part")
+            self._notes.append(f"{parts} of messages without text, such as images: left out.")
         made = self._requests([entries[i] for i in order], [arrivals[i] for i in order], block)
         name = "stdin" if self._path == "-" else Path(self._path).name
         return Trace(name, self._form.form, made, self._bad, late, notes=tuple(self._notes))
