@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from octavo.cli import main
 from octavo.planner.answer import answer
 from octavo.planner.figures import amount, counted, enough, exact, hundredths, term
 from octavo.planner.gpus import GPUS, find_gpu
+from octavo.planner.pools import max_sequences_in_flight
 from octavo.planner.wish import plan_wish
 
 LLAMA = ModelSpec("llama", (Attention(8, 128, 128),) * 32, 131072)
@@ -18,6 +20,12 @@ WINDOWS = ModelSpec("windows", (Attention(8, 64, 64, window=128), Attention(8, 6
 HYBRID = ModelSpec("hybrid", (Attention(8, 16, 16), State((8, 16, 16), (64, 3))) * 4, 4096)
 LATENT = ModelSpec("latent", (Latent(512, 64),) * 4, 4096)
 MODELS = [LLAMA, WINDOWS, HYBRID, LATENT]
+CONFIGS = Path(__file__).parents[1] / "cases/data/configs"
+PACKED = {
+    file.stem: spec
+    for file in sorted(CONFIGS.glob("*.json"))
+    if octavo.plan(spec := ModelSpec.from_config(json.loads(file.read_text())), "80GiB").packed
+}
 
 
 def config(folder, name, **changed):
@@ -169,6 +177,85 @@ def test_a_wish_says_what_would_do(spec, memory):
     assert plan.memory.device in (wish.device.device, wish.memory)
 
 
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize(
+    ("memory", "sequences", "length", "options"),
+    [
+        ("16GiB", 64, 2**15, {}),
+        ("4GiB", 20, 2**15, {"page_size": 64}),
+        ("16GiB", 98, 777, {"page_size": 32}),
+        ("1717986918", 8, 2**15, {"dtype": "fp32", "page_size": 64}),
+    ],
+)
+def test_what_a_wish_offers_is_the_most(name, memory, sequences, length, options):
+    """Typed back it fits; one sequence or one token more does not, however the plan is cut."""
+    spec = PACKED[name]
+    plan, wish = plan_wish(spec, memory, sequences=sequences, max_length=length, **options)
+
+    def fits(many, tokens):
+        try:
+            octavo.plan(spec, memory, sequences=many, max_length=tokens, **options)
+        except BudgetTooSmall:
+            return False
+        return True
+
+    most, longest = wish.max_sequences, wish.max_length
+    assert most == 0 or fits(most, length)
+    assert not fits(most + 1, length)
+    assert longest in (0, length) or fits(sequences, longest)
+    assert longest == length or not fits(sequences, max(longest + 1, plan.page_size))
+    assert wish.fits == (most >= sequences) == (longest == length)
+    if most:
+        assert max_sequences_in_flight(plan, length) >= min(most, sequences)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "sequences", "length", "options", "most", "longest"),
+    [
+        ("Qwen3-Next-80B-A3B", "16GiB", 64, 2**15, {}, 19, 7760),
+        ("Jamba-v0.1", "4GiB", 20, None, {"page_size": 64}, 0, 12096),
+        ("Falcon-H1-7B", "16GiB", 98, 777, {"page_size": 32}, 97, 736),
+    ],
+)
+def test_offers_that_another_cut_holds(name, memory, sequences, length, options, most, longest):
+    """More than the plan holds that is cut for the length asked for."""
+    spec = PACKED[name]
+    _, wish = plan_wish(spec, memory, sequences=sequences, max_length=length, **options)
+
+    assert (most, longest) == (wish.max_sequences, wish.max_length)
+
+
+@pytest.mark.parametrize("memory", ["200MiB", "1GiB", "80GiB"])
+@pytest.mark.parametrize("own", [None, 10 * 2**20])
+@pytest.mark.parametrize("layout", [None, "component"])
+def test_the_longest_that_octavo_chooses_runs(memory, own, layout):
+    """A length that nobody named is one at which a sequence fits beside a step in flight."""
+    layers = ((Attention(8, 128, 128, chunk=8192),) * 3 + (Attention(8, 128, 128),)) * 12
+    spec = ModelSpec("chunks", layers, own)
+    plan = octavo.plan(spec, memory, layout=layout)
+    told = answer(plan)
+
+    assert 1 == max_sequences_in_flight(plan, plan.max_length)
+    assert octavo.plan(spec, memory, layout=layout, max_length=plan.max_length, sequences=1)
+    assert "0 while" not in told[0]
+    assert "too little for one sequence" not in told[2]
+    if own and plan.tokens > plan.max_length and layout is None:
+        with pytest.raises(BudgetTooSmall):
+            octavo.plan(spec, memory, max_length=plan.max_length + 1, sequences=1)
+        steady = octavo.plan(spec, memory, max_length=plan.tokens)
+        assert answer(steady)[2].endswith("too little for one sequence while a prompt is computed.")
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_one_figure_is_rounded_one_way(name):
+    """What is needed stands in each line as in the first."""
+    text = octavo.plan(PACKED[name]).explain()
+    need = re.search(r"needs ([\d.]+ [GMK]iB)", text)[1]
+
+    assert f"Left for the cache: all {need}, weights not given" in text
+    assert re.search(rf"^memory +[\d,]+ bytes \({need}\) = ", text, re.MULTILINE)
+
+
 def test_a_wish_for_a_model_without_a_length():
     """As long as one sequence can be; of no token where none fits; of states any length will do."""
     spec = ModelSpec("unbounded", (Attention(1, 8, 8),))
@@ -208,16 +295,16 @@ Each sequence of 32,768 tokens takes 4 GiB: 131,072 bytes per token.
 Left for the cache: 6.49 GiB, which is 22.49 GiB less 16 GiB of weights; 1 sequence takes 4 GiB of \
 it, and 2.49 GiB is free, too little for one more."""
 NOTHING = """\
-llama, bf16 cache, 16 GiB: 8 sequences of 32,768 tokens do not fit at any length: 8 with tp 4; \
-48.01 GiB would be enough.
+llama, bf16 cache, 16 GiB: 8 sequences of 32,768 tokens do not fit, nor do as many \
+shorter ones: 8 with tp 4; 48.01 GiB would be enough.
 Each sequence of 32,768 tokens takes 4 GiB: 131,072 bytes per token.
 Left for the cache: nothing, as 16 GiB of weights are no less than 16 GiB."""
 NEEDS = """\
 llama, bf16 cache, 2 ranks (tp 2): 1 sequence of 131,072 tokens needs 8.01 GiB per rank, 16.01 GiB \
 in all, weights not counted.
 Each sequence of 131,072 tokens takes 8 GiB per rank (16 GiB in all): 65,536 bytes per token.
-Left for the cache: all 8.01 GiB per rank, weights not given; 1 sequence takes 8 GiB of it, and \
-nothing is free."""
+Left for the cache: all 8.01 GiB per rank, weights not given; 1 sequence and the null page (never \
+handed out) take all of it."""
 WINDOWED = """\
 windows, bf16 cache, 140 MiB: 2 sequences of 8,192 tokens fit (2.14), 1 while a prompt is \
 computed, weights not counted.

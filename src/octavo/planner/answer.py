@@ -22,8 +22,8 @@ class Wish(NamedTuple):
         sequences: how many are to fit at once.
         length: tokens of each.
         fits: whether they do.
-        max_sequences: how many of that length do.
-        max_length: tokens at which so many do; 0: not even of one token.
+        max_sequences: how many of that length do, in a plan made for so many.
+        max_length: tokens, up to ``length``, at which so many do; 0: not even of one page.
         memory: bytes of a rank's memory that are exactly enough.
         tp: the fewest ranks of the same memory, doubled from those asked for, on which they fit;
             None: not known to. Weights are divided among the ranks.
@@ -103,7 +103,7 @@ def _fits(plan: PoolPlan, wish: Wish | None, memory: Memory, length: int) -> str
         ranks, need = _ranks(plan), amount(memory.device, up=True)
         whole = f", {amount(ranks * memory.device, up=True)} in all" if ranks > 1 else ""
         return f"{many} need{'s' if asked == 1 else ''} {need}{_each(plan, memory)}{whole}"
-    most = max_sequences_in_flight(plan, length)
+    most = wish.max_sequences if wish else max_sequences_in_flight(plan, length)
     text = f"{many} fit{'s' if asked == 1 else ''}"
     return f"{text}, {most:,} at most" if most > asked else text
 
@@ -130,7 +130,8 @@ def _misfit(plan: PoolPlan, wish: Wish) -> str:
         would.append(f"{all_of_them} on {wish.tp} x {wish.device.gpu} (tp {wish.tp})")
     elif wish.tp:
         would.append(f"{all_of_them} with tp {wish.tp}")
-    others = "" if wish.max_length or not sizes.bytes_per_token(plan) else " at any length"
+    shorter = "do as many shorter ones" if wish.sequences > 1 else "does a shorter one"
+    others = "" if wish.max_length or not sizes.bytes_per_token(plan) else f", nor {shorter}"
     others += f": {', or '.join(would)}" if would else ""
     many = f"{counted(wish.sequences, 'sequence')} of {_tokens(plan, wish.length)}"
     enough = f"{amount(wish.memory, up=True)}{each} would be enough"
@@ -156,7 +157,7 @@ def _capacity(plan: PoolPlan, length: int) -> str:
     if running < int(steady):
         text += f", {running:,} while a prompt is computed"
     own = plan.spec.max_length if plan.spec else None
-    if own is not None and longest_alone(plan) < own:
+    if own is not None and longest_alone(plan, in_flight=True) < own:
         text += f"; not one of the model's own {own:,}"
     return text
 
@@ -209,7 +210,9 @@ def _used(plan: PoolPlan, wish: Wish | None, length: int) -> str:
     most = wish.max_sequences if wish else max_sequences_in_flight(plan, length)
     if not most:
         device = wish.device if wish else plan.memory
-        return ", too little for one sequence" if device and device.available > 0 else ""
+        step = wish is None and max_sequences(plan, length) >= 1
+        text = ", too little for one sequence" + (" while a prompt is computed" if step else "")
+        return text if device and device.available > 0 else ""
     assert plan.memory is not None
     assert plan.budget is not None
     many = min(_asked(plan) or most, most)
@@ -217,11 +220,11 @@ def _used(plan: PoolPlan, wish: Wish | None, length: int) -> str:
     free = plan.memory.available - plan.budget.null_page - taken
     windows = f" and what a step of {plan.max_step_tokens:,} tokens adds to windows"
     held = counted(many, "sequence") + (windows if sizes.in_flight_bytes(plan) else "")
+    if not free:
+        return f"; {held} and the null page (never handed out) take all of it"
     verb = "takes" if held == "1 sequence" else "take"
     used = f"; {held} {verb} {amount(taken)} of it"
     null = plan.budget.null_page
     used += f", the null page (never handed out) {amount(null)}" if 50 * null > taken else ""
-    if not free:
-        return f"{used}, and nothing is free"
     more = f"room for {most - many:,} more" if most > many else "too little for one more"
     return f"{used}, and {amount(free)} is free, {more}"

@@ -86,7 +86,9 @@ class Memory(NamedTuple):
         terms = {"weights": self.weights, "activations": self.activations, "other": self.other}
         taken = "".join(f" - {term(size)} {name}" for name, size in terms.items() if size)
         share = f" x {self.utilization}" if self.utilization != "1" else ""
-        return f"{term(self.device)}{share}{taken} = {exact(self.available)} for the cache"
+        up = not self.given  # as what is needed is
+        device, left = term(self.device, up=up), exact(self.available, up=up)
+        return f"{device}{share}{taken} = {left} for the cache"
 
     def device_for(self, available: int) -> int:
         """The fewest bytes of a device that leave so many for the cache. O(1)."""

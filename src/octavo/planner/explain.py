@@ -53,6 +53,7 @@ def explain_plan(plan: PoolPlan, wish: Wish | None = None) -> str:
 def terms(plan: PoolPlan) -> list[Line]:
     """The lines of `explain_plan` but for the table of groups, each as its name and text."""
     assert plan.budget is not None
+    needed = plan.memory is not None and not plan.memory.given
     return [
         ("model", _model(plan)),
         *_device(plan),
@@ -61,7 +62,7 @@ def terms(plan: PoolPlan) -> list[Line]:
         *_fixed(plan),
         *_page(plan),
         ("sequence", _sequence(plan)),
-        ("memory", f"{exact(plan.budget.total)} = {_parts(plan.budget, plan)}"),
+        ("memory", f"{exact(plan.budget.total, up=needed)} = {_parts(plan.budget, plan)}"),
         *_filled(plan.budget, plan),
         ("capacity", capacity(plan)),
         ("reuse", reuse(plan)),
@@ -301,7 +302,7 @@ def capacity(plan: PoolPlan) -> str:
         plan.spec.max_length if plan.spec else None,
     )
     sequences = f"{hundredths(plan, longest)} sequences of {longest:,}"
-    if own is not None and longest == longest_alone(plan) < own:
+    if own is not None and longest == longest_alone(plan, in_flight=True) < own:
         sequences += f", less than the model's {own:,}"
     elif own is not None and longest > own and plan.max_length is not None:
         sequences += f" (beyond the model's own {own:,})"

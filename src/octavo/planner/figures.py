@@ -26,18 +26,18 @@ def amount(size: int, *, up: bool = False) -> str:
     return f"{size:,} bytes"
 
 
-def exact(size: int) -> str:
+def exact(size: int, *, up: bool = False) -> str:
     """``2,621,440,000 bytes (2.44 GiB)``; of less than a MiB the number alone. O(1)."""
-    return f"{size:,} bytes" + _beside(size)
+    return f"{size:,} bytes" + _beside(size, up=up)
 
 
-def term(size: int) -> str:
+def term(size: int, *, up: bool = False) -> str:
     """As `exact` without the word, for sums: ``2,621,440,000 (2.44 GiB)``. O(1)."""
-    return f"{size:,}" + _beside(size)
+    return f"{size:,}" + _beside(size, up=up)
 
 
-def _beside(size: int) -> str:
-    return f" ({amount(size)})" if size >= _LARGE else ""
+def _beside(size: int, *, up: bool) -> str:
+    return f" ({amount(size, up=up)})" if size >= _LARGE else ""
 
 
 def enough(size: int) -> str:

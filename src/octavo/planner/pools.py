@@ -25,6 +25,7 @@ __all__ = [
     "dtype",
     "in_flight_pages",
     "largest",
+    "largest_from",
     "longest_of",
     "max_length_for",
     "max_sequences",
@@ -321,4 +322,16 @@ def largest(fits: Callable[[int], bool], high: int, low: int = 0) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def largest_from(
+    fits: Callable[[int], bool], low: int, step: int = 1, high: int = MAX_PAGES
+) -> int:
+    """As `largest`, with few calls where the answer is near ``low``, looked for in such steps."""
+    while low < high:
+        further = min(low + step, high)
+        if not fits(further):
+            return largest(fits, further - 1, low)
+        low, step = further, 8 * step
     return low

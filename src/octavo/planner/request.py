@@ -64,7 +64,7 @@ def plan(
         indexer_dtype: element type of an indexer's keys: ``fp8``, with a scale for each 128
             elements, or one of 16 bits or more.
         max_length: longest sequence in tokens, which must fit; None: the model's own, or as many
-            tokens as fit if that is less.
+            tokens as fit beside a step of ``max_step_tokens`` if that is less.
         sequences: so many of ``max_length`` (else of one token) must fit at once, beside what a
             step of ``max_step_tokens`` holds in flight; None: one, in the steady state.
         order: ``token``: a page is (page_size, kv_heads, dim); ``head``: (kv_heads, page_size,
@@ -132,14 +132,15 @@ def plan(
 
 
 def _at_its_longest(made: PoolPlan, request: PlanRequest) -> PoolPlan:
-    """The plan; where the model's own length does not fit, the one for the longest that does."""
+    """The plan; where the model's own length does not run, the one for the longest that does."""
     from octavo.planner.solve import longest_alone, plan_ranks
 
     own = request.stages[0].max_length
     wished = request.wanted is not None or request.sequences is not None
     if wished or own is None or (made.max_length or own) >= own or not made.packed:
         return made
-    longer = plan_ranks(request._replace(wanted=longest_alone(made)))
+    longest = longest_alone(made, in_flight=True)
+    longer = plan_ranks(request._replace(wanted=longest, sequences=1))
     return made if longer is None else replace(longer, _request=request)
 
 

@@ -31,6 +31,7 @@ from octavo.planner.pools import (
     PoolPlan,
     in_flight_pages,
     largest,
+    largest_from,
     longest_of,
     max_sequences,
     parents,
@@ -50,32 +51,32 @@ def plan_ranks(request: PlanRequest) -> PoolPlan | None:
     return None if one is None else replace(one, _request=request)
 
 
-def longest_alone(plan: PoolPlan) -> int:
+def longest_alone(plan: PoolPlan, *, in_flight: bool = False) -> int:
     """Tokens of the longest sequence that fits alone into the memory of a plan. O(plans).
 
     Of a packed plan another one may be cut better for a length; any other is what it is.
+
+    Args:
+        plan: what fits.
+        in_flight: whether a step of ``max_step_tokens`` must fit beside it.
     """
-    request, held = plan._request, longest_of(plan, 1)
+    request, held = plan._request, longest_of(plan, 1, in_flight=in_flight)
     if request is None or not plan.packed:
         return held
     unbounded = request.wanted is None and request.stages[0].max_length is None
-    return held if unbounded else _longest_planned(request, held)
+    if unbounded:
+        return held
+    return _longest_planned(request._replace(sequences=1 if in_flight else None), held)
 
 
 def _longest_planned(request: PlanRequest, start: int) -> int:
     """The longest sequence that a plan of this memory accepts, looked for from ``start``."""
 
     def fits(length: int) -> bool:
-        return plan_ranks(request._replace(wanted=length, sequences=None)) is not None
+        return plan_ranks(request._replace(wanted=length)) is not None
 
-    low, step = max(1, start), request.page_size
-    if not fits(low):
-        return largest(fits, low - 1)
-    high = min(low + step, MAX_PAGES + 1)
-    while high <= MAX_PAGES and fits(high):
-        step *= 8
-        low, high = high, min(high + step, MAX_PAGES + 1)
-    return largest(fits, high - 1, low)
+    low = max(1, start)
+    return largest_from(fits, low, request.page_size) if fits(low) else largest(fits, low - 1)
 
 
 def _agree(made: list[PoolPlan], request: PlanRequest) -> PoolPlan | None:
@@ -337,5 +338,6 @@ def _with_length(made: PoolPlan, request: PlanRequest) -> PoolPlan | None:
     many, in_flight = request.sequences or 1, request.sequences is not None
     if parents(made, many, request.wanted or 1, in_flight=in_flight) > made.usable_pages:
         return None
-    longest = request.wanted or min(made.spec.max_length or MAX_PAGES, longest_of(made, 1))
+    runs = longest_of(made, 1, in_flight=True)
+    longest = request.wanted or min(made.spec.max_length or MAX_PAGES, runs)
     return replace(made, max_length=longest)
