@@ -83,12 +83,17 @@ def test_from_config_takes_file_folder_and_content(tmp_path):
 
 
 def test_a_missing_config_is_named(tmp_path):
-    """No file, or a folder without config.json, raises ConfigError with the path looked at."""
+    """A folder without config.json raises ConfigError, and so does a file that is not there."""
     with pytest.raises(ConfigError) as caught:
         ModelSpec.from_config(tmp_path)
 
+    assert {"field": "path", "value": str(tmp_path)} == vars(caught.value)
+    assert "the folder has no config.json" in str(caught.value)
+
+    with pytest.raises(ConfigError) as caught:
+        ModelSpec.from_config(tmp_path / "config.json")
+
     assert {"field": "path", "value": str(tmp_path / "config.json")} == vars(caught.value)
-    assert str(caught.value).endswith("save its config.json first")
 
 
 @pytest.mark.parametrize(
