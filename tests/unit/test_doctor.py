@@ -67,7 +67,7 @@ def test_report_names_everything(doctor, tmp_path):
     assert "works" == facts["oracle"]
     assert facts["kernels"].startswith(f"{tmp_path}/kernels, ")
     assert f"OCTAVO_HOME={tmp_path}" in facts["environment"]
-    assert "that is here works" == facts["all"]
+    assert "that is installed works" == facts["everything"]
 
 
 def test_everything_that_works_is_tried(capsys):

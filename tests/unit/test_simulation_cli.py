@@ -220,7 +220,7 @@ def test_packed_model(figures, simulate):
     each = {name: group.pages_per_parent for name, group in plan.groups.items()}
     assert each == serial[0]["pages_per_parent"]
     text = simulate(*words)[1]
-    assert f" parents of {plan.page_bytes:,} bytes (1.99 GiB), each " in text
+    assert f" parents of {plan.page_bytes:,} bytes (1.97 GiB), each " in text
     assert " parents at peak" in text
 
 
