@@ -1,6 +1,7 @@
 """Settings of the whole test run, and steps over scattered pages amid poison."""
 
 import os
+import signal
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from octavo import core
 from octavo.cache.step import GroupView, Step
 from octavo.slots import slot_mapping
 
+# A shell that runs the tests in the background has them ignore interrupts, and so all they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["OCTAVO_CONFIG_FILE"] = os.devnull  # settings of whoever runs the tests are not theirs
 
 # In CI the examples are the same every time; elsewhere each run looks at new ones.

@@ -141,7 +141,7 @@ def test_prompts_with_hidden_columns_may_be_said(model, cache):
 def test_octavos_attention_refuses_hidden_columns(model, cache):
     """Layers that see all would see them there."""
     ids, mask = masked(1, 21, (0, 5, 8))
-    with cache.attend(), pytest.raises(UnsupportedModel, match="hide padding alone"):
+    with cache.attend(), pytest.raises(UnsupportedModel, match="hide nothing but padding"):
         generate(model, ids, cache, mask)
 
 
@@ -151,6 +151,6 @@ def test_chunks_that_would_begin_elsewhere_are_refused(model, cache, mask):
     ids, first = masked(1, 20, (0, 0, 3))
     with torch.no_grad():
         model(ids, cache=cache, attention_mask=first)
-        with pytest.raises(UnsupportedModel, match="chunks"):
+        with pytest.raises(UnsupportedModel, match="chunked attention"):
             model(ids[:, :1], cache=cache, attention_mask=mask)
     assert cache.get_seq_length() == 20

@@ -179,7 +179,7 @@ NEW = torch.ones(1, KV_HEADS, 1, DIM)
         (octavo.PlanError, 0, NEW, NEW.to_sparse(), "layout of value"),
         (octavo.LengthError, LAYERS, NEW, NEW, "layer is 2; .* at most 1"),
         (octavo.LengthError, -1, NEW, NEW, "layer is -1"),
-        (octavo.StepError, 0, NEW.clone().requires_grad_(), NEW, "not differentiated"),
+        (octavo.StepError, 0, NEW.clone().requires_grad_(), NEW, "no gradient flows"),
     ],
 )
 def test_keys_and_values_that_do_not_fit_are_refused(error, layer, key, value, said):

@@ -65,7 +65,7 @@ def tree(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     core = tmp_path / "src/octavo/core"
     core.mkdir(parents=True)
-    core.parent.joinpath("__init__.py").touch()
+    core.parent.joinpath("__init__.py").write_text('__version__ = "0.1.0"\n')
     for name in ("__init__.py", "build.py", "nocython.py"):
         shutil.copy(ROOT / "src/octavo/core" / name, core)
     core.joinpath("count.py").write_text(COUNT)
