@@ -65,12 +65,15 @@ class Program:
 
     def __init__(self, code, columns, *words, stdout=False, **variables):
         self.screen, self.drawn = Screen(columns), ""
+        environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"} | variables
+        for size in ("COLUMNS", "LINES"):  # which pytest-xdist sets: the terminal's own size counts
+            environment.pop(size, None)
         self._answers = tempfile.TemporaryFile()  # noqa: SIM115, closed by `end`
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-c", _OWN + code, *map(str, words)],
-            env={**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", **variables},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=slave if stdout else self._answers,
             stderr=slave,
