@@ -38,6 +38,22 @@ def test_savings_are_those_measured(row):
     assert row[1:] == _result("prefix", f"{how:12}{cache}")
 
 
+def test_sentence_on_top_is_of_the_table():
+    """Seconds and MiB that are named before the table are the table's, rounded."""
+    sentence = re.search(
+        r"Eight questions .* took ([\d.]+) s instead of ([\d.]+) .* (\d+) MiB instead of (\d+)",
+        README,
+    )
+    rows = {row[0]: row for row in _rows("What it saves")}
+    ours, none = rows["one by one: octavo"], rows["one by one: no reuse"]
+
+    assert sentence is not None
+    assert sentence.groups() == (
+        *(f"{float(row[1]):.1f}" for row in (ours, none)),
+        *(f"{float(row[-1]):.0f}" for row in (ours, none)),
+    )
+
+
 @pytest.mark.parametrize("row", _rows("Beside its peers"), ids=lambda row: row[0])
 def test_figures_beside_peers_are_those_measured(row):
     """A row's figures stand, in its order, in the line of bench_speed.py that it names."""
