@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from itertools import pairwise
 
 import gguf
 import numpy as np
@@ -16,6 +17,7 @@ from octavo.checkpoints import hub, loading
 from octavo.checkpoints.gguf import convert
 from octavo.checkpoints.loading import load
 from octavo.errors import ConfigError, ModelError, OctavoError, UnknownArchitecture
+from octavo.integrations.transformers.models import length_bound_rope
 from octavo.model.spec import Attention
 
 CONTEXT = 128
@@ -363,8 +365,12 @@ def _write_gguf(path, model, *, skip=(), extra=None, quantised=None, **metadata)
     writer.add_tokenizer_model(metadata.get("tokenizer", "gpt2"))
     writer.add_tokenizer_pre(metadata.get("pre", "gpt-2"))
     writer.add_token_list(metadata.get("tokens", TOKENS))
-    writer.add_token_types([3] * len(SPECIAL) + [1] * (len(TOKENS) - len(SPECIAL)))
-    writer.add_token_merges(metadata.get("merges", MERGES))
+    normal = [3] * len(SPECIAL) + [1] * (len(TOKENS) - len(SPECIAL))
+    writer.add_token_types(metadata.get("types", normal))
+    if "scores" in metadata:
+        writer.add_token_scores(metadata["scores"])
+    else:
+        writer.add_token_merges(metadata.get("merges", MERGES))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template(TEMPLATE)
@@ -460,7 +466,8 @@ def test_converted_gguf_is_a_model_folder(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"extra": {"rope_freqs.weight": torch.ones(4)}}, "tensor 'rope_freqs.weight'"),
+        ({"extra": {"rope_freqs.weight": torch.ones(3)}}, "must be 4 numbers above 0"),
+        ({"extra": {"rope_freqs.weight": torch.zeros(4)}}, "'rope_freqs.weight' holds .0.0, 0.0"),
         ({"extra": {"blk.0.ffn_gate_inp.weight": torch.ones(4)}}, "'blk.0.ffn_gate_inp.weight'"),
         ({"skip": ["model.norm.weight"]}, "lack 1 tensors: model.norm.weight"),
         ({"keys": {"llama.rope.scaling.type": "yarn"}}, "rope.scaling.type = 'yarn'"),
@@ -475,7 +482,12 @@ def test_converted_gguf_is_a_model_folder(tmp_path):
         ({"keys": {"tokenizer.ggml.add_eos_token": True}}, "add_eos_token"),
         ({"tokens": [*TOKENS[:-1], "hi"]}, "261 tokens, 260 of them different"),
         ({"tokens": [*TOKENS, "more"]}, "262 tokens, 262 of them different, for 261 embeddings"),
-        ({"tokenizer": "llama"}, "tokenizer 'llama'"),
+        ({"tokenizer": "t5"}, "tokenizer 't5' .*known: gpt2, llama"),
+        ({"tokenizer": "llama", "pre": "tekken", "scores": [0.0]}, "'tekken' .*known: default"),
+        (
+            {"tokenizer": "llama", "pre": "default", "scores": [0.0]},
+            "261 tokens, 1 scores and 261 types",
+        ),
         ({"pre": "tekken"}, "pre-tokenizer 'tekken'"),
     ],
 )
@@ -529,6 +541,84 @@ def test_llama_bpe(tmp_path):
 
     assert ["<s>", "whole"] == found.convert_ids_to_tokens(found("whole").input_ids)
     assert ["hi"] == bare.convert_ids_to_tokens(bare("hi").input_ids)
+
+
+def test_llama_3_frequencies_of_a_gguf(tmp_path):
+    """What llama.cpp's converter stores for them is what the model computed with."""
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    rope = {"rope_type": "llama3", "rope_theta": 1e4, "original_max_position_embeddings": 32}
+    model = _model(rope_parameters=rope | scaling)
+    plain = 1e4 ** -(torch.arange(0, 8, 2) / 8)
+    freqs = {"rope_freqs.weight": plain / model.model.rotary_emb.inv_freq}
+    path = _write_gguf(tmp_path / "tiny.gguf", model, extra=freqs)
+    loaded = load(path, "fp32")
+    convert(path, tmp_path / "converted", torch.float32)
+
+    assert 1 < len(set(freqs["rope_freqs.weight"].tolist()))
+    assert torch.allclose(_logits(model), _logits(loaded.model), atol=1e-6)
+    assert not torch.allclose(_logits(_model()), _logits(loaded.model), atol=1e-5)
+    assert torch.equal(_logits(load(tmp_path / "converted", "fp32").model), _logits(loaded.model))
+    assert length_bound_rope(loaded.model.config, 10 * CONTEXT) is None
+
+
+PIECES = ["▁", *"abcdeh", "▁a", "ab", "abc", "bc", "▁abc", "aa", "▁▁", "cab", "ed"]
+SPM = {
+    "tokenizer": "llama",
+    "pre": "default",
+    "tokens": [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), "<sep>", *PIECES],
+    "types": [2, 3, 3, *[6] * 256, 4, *[1] * len(PIECES)],
+    "scores": [0.0] * 260 + [-1000.0] * 7 + [-float(i) for i in range(len(PIECES) - 7)],
+}
+
+
+def _best_pairs_first(text):
+    """SentencePiece's rule, in its plainest form."""
+    scores = dict(zip(SPM["tokens"], SPM["scores"], strict=True))
+    parts = list(text.replace(" ", "▁"))
+    while True:
+        pairs = [(scores.get(a + b), -i) for i, (a, b) in enumerate(pairwise(parts))]
+        best = max((pair for pair in pairs if pair[0] is not None), default=None)
+        if best is None:
+            return parts
+        parts[-best[1] : 2 - best[1]] = ["".join(parts[-best[1] : 2 - best[1]])]
+
+
+def _spm_tokenizer(path, **keys):
+    config = _model().config
+    config.vocab_size = len(SPM["tokens"])
+    model = transformers.LlamaForCausalLM(config)
+    return load(_write_gguf(path, model, **SPM, keys=keys)).tokenizer
+
+
+def test_sentencepiece_merges_the_best_pair_first(tmp_path):
+    """A text begins with the start token and a space, and comes back without them."""
+    tokenizer = _spm_tokenizer(tmp_path / "tiny.gguf")
+    random = np.random.default_rng(0)
+
+    for length in range(1, 60):
+        text = "".join(random.choice(list("abcdeh  "), length))
+        ids = tokenizer(text).input_ids
+        assert ["<s>", *_best_pairs_first(" " + text)] == tokenizer.convert_ids_to_tokens(ids)
+        assert text == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_sentencepiece_tokens_that_are_matched_whole(tmp_path):
+    """Behind a control or user-defined token text begins anew; other characters are bytes."""
+    tokenizer = _spm_tokenizer(tmp_path / "tiny.gguf")
+
+    shown = ["<s>", "▁abc", "<sep>", "▁", "b", "</s>", "▁", "<0xC3>", "<0xA9>"]
+    ids = tokenizer("abc<sep>b</s>é").input_ids
+    assert shown == tokenizer.convert_ids_to_tokens(ids)
+    assert 0 == tokenizer.unk_token_id
+
+
+def test_sentencepiece_without_a_first_space(tmp_path):
+    """A file may say that no space is put before a text, and no start token."""
+    off = {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False}
+    tokenizer = _spm_tokenizer(tmp_path / "tiny.gguf", **off)
+
+    assert ["abc", "▁abc"] == tokenizer.tokenize("abc abc")
+    assert " abc" == tokenizer.decode(tokenizer(" abc").input_ids)
 
 
 def test_unknown_gguf_architecture(tmp_path):

@@ -3,9 +3,11 @@
 Only what is understood to the last tensor is read: an architecture, a tensor, a rope scaling or a
 tokenizer that is not in the tables here is refused by name, and so is a number of the architecture
 that nothing here reads, because a model that is nearly right answers in nonsense. Quantised tensors
-are dequantised by the ``gguf`` package. Knows nothing of pages or of downloads.
+are dequantised by the ``gguf`` package. Llama, Qwen 2 and Qwen 3 files are read, Llama 3.1's slowed
+rotations and tokenizers of either kind among them. Knows nothing of pages or of downloads.
 """
 
+import math
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,18 +17,9 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
 
 from octavo.checkpoints.failures import reading
+from octavo.checkpoints.gguf_tokenizers import special_ids, tokenizer_of
 from octavo.errors import ModelError
 
 
@@ -59,15 +52,8 @@ _INNER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_ROPE_FREQS = "rope_freqs.weight"  # what each rotation is slowed by, as in Llama 3.1
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
-
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_SPLITS = {
-    "llama-bpe": rf"{_CONTRACTIONS}|\p{{N}}{{1,3}}{_REST}",
-    "qwen2": rf"{_CONTRACTIONS}|\p{{N}}{_REST}",
-}
-_CONTROL, _USER_DEFINED = 3, 4  # token types of the format
 
 _READ = {
     "attention.head_count",
@@ -125,8 +111,10 @@ def read(path: Path, dtype: torch.dtype) -> GGUFModel:
         tensors = {
             _name(path, tensor.name): _tensor(tensor, config, architecture).to(dtype)
             for tensor in reader.tensors
+            if tensor.name != _ROPE_FREQS  # it is in the config
         }
-        tokenizer = _tokenizer(path, fields, config)
+        longest = config.max_position_embeddings
+        tokenizer = tokenizer_of(path, fields, config.vocab_size, longest)
     return GGUFModel(config, tensors, tokenizer, architecture.model_class)
 
 
@@ -164,12 +152,14 @@ def _config(
     prefix = f"{fields['general.architecture']}."
     own = {k.removeprefix(prefix): v for k, v in fields.items() if k.startswith(prefix)}
     shapes = {tensor.name: tensor.shape for tensor in tensors}  # innermost dimension first
+    freqs = next((tensor.data for tensor in tensors if tensor.name == _ROPE_FREQS), None)
     if len(shapes) != len(tensors):
         raise ModelError(path, "two tensors of a GGUF file have the same name")
     heads, width = own["attention.head_count"], own["embedding_length"]
     head_dim = own.get("attention.key_length") or width // heads
     same = {"rope.dimension_count": head_dim, "attention.value_length": head_dim}
     _refuse_unknown(path, own, _NEUTRAL | same)
+    ids = special_ids(fields)
     return transformers.AutoConfig.for_model(
         architecture.model_type,
         architectures=[architecture.model_class],
@@ -182,15 +172,36 @@ def _config(
         head_dim=head_dim,
         max_position_embeddings=own["context_length"],
         rms_norm_eps=_decimal(own["attention.layer_norm_rms_epsilon"]),
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": _decimal(own.get("rope.freq_base", 1e4)),
-        },
+        rope_parameters=_rope(path, own, head_dim, freqs),
         tie_word_embeddings="output.weight" not in shapes,
-        bos_token_id=fields.get("tokenizer.ggml.bos_token_id"),
-        eos_token_id=fields.get("tokenizer.ggml.eos_token_id"),
-        pad_token_id=fields.get("tokenizer.ggml.padding_token_id"),
+        bos_token_id=ids["bos"],
+        eos_token_id=ids["eos"],
+        pad_token_id=ids["padding"],
     )
+
+
+def _rope(path: Path, own: dict[str, Any], head_dim: int, freqs: Any) -> dict[str, Any]:
+    """How positions are encoded: ``freqs`` divides the frequency of each pair of dimensions.
+
+    Llama 3.1's scaling is stored as these numbers alone. transformers has one kind that takes them
+    as they are, with others for long texts; here they are the same.
+    """
+    theta = _decimal(own.get("rope.freq_base", 1e4))
+    if freqs is None:
+        return {"rope_type": "default", "rope_theta": theta}
+    factors = [_decimal(each) for each in freqs]
+    if len(factors) != head_dim // 2 or not all(0 < each < math.inf for each in factors):
+        right = f"it must be {head_dim // 2} numbers above 0"
+        raise ModelError(path, f"tensor {_ROPE_FREQS!r} holds {factors}; {right}")
+    return {
+        "rope_type": "longrope",
+        "rope_theta": theta,
+        "short_factor": factors,
+        "long_factor": factors,
+        "factor": 1.0,
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": own["context_length"],
+    }
 
 
 def _refuse_unknown(path: Path, own: dict[str, Any], neutral: dict[str, Any]) -> None:
@@ -232,69 +243,3 @@ def _halves(rows: np.ndarray, heads: int) -> np.ndarray:
     """Undo llama.cpp's order, which interleaves the two halves that transformers' rope pairs."""
     pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])  # (heads, dim / 2, 2, ...)
     return pairs.swapaxes(1, 2).reshape(rows.shape)
-
-
-def _tokenizer(path: Path, fields: dict[str, Any], config: Any) -> Any:
-    """A fast tokenizer from the vocabulary, merges and token types of the file."""
-    kind = fields.get("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise ModelError(path, f"tokenizer {kind!r} in a GGUF file is not understood; known: gpt2")
-    for key in ("add_eos_token", "add_sep_token", "add_space_prefix"):
-        if fields.get(f"tokenizer.ggml.{key}"):
-            raise ModelError(path, f"tokenizer.ggml.{key} in a GGUF file is not understood")
-    tokens, pre = fields["tokenizer.ggml.tokens"], fields.get("tokenizer.ggml.pre")
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    if len(vocabulary) != len(tokens) or len(tokens) > config.vocab_size:
-        what = f"{len(tokens)} tokens, {len(vocabulary)} of them different"
-        raise ModelError(path, f"{what}, for {config.vocab_size} embeddings in a GGUF file")
-    merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
-    llama3 = (
-        pre == "llama-bpe"
-    )  # llama.cpp: a piece that is a token is not merged, and BOS is added
-    backend = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=llama3))
-    if pre == "qwen2":
-        backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = _pre_tokenizer(path, pre)
-    backend.decoder = decoders.ByteLevel()
-    _add_whole_tokens(backend, tokens, fields.get("tokenizer.ggml.token_type", ()))
-    special = {
-        f"{role}_token": tokens[index]
-        for role in ("bos", "eos", "pad")
-        if (index := getattr(config, f"{role}_token_id")) is not None
-    }
-    if fields.get("tokenizer.ggml.add_bos_token", llama3):
-        bos = special["bos_token"]
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", special_tokens=[(bos, config.bos_token_id)]
-        )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        chat_template=fields.get("tokenizer.chat_template"),
-        model_max_length=config.max_position_embeddings,
-        clean_up_tokenization_spaces=False,
-        **special,
-    )
-
-
-def _pre_tokenizer(path: Path, name: str | None) -> Any:
-    """How text is cut before merging; a wrong cut gives tokens the model was not trained on."""
-    if name == "gpt-2":
-        return pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if name == "smollm":
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    if name not in _SPLITS:
-        known = ", ".join(("gpt-2", "smollm", *_SPLITS))
-        raise ModelError(path, f"pre-tokenizer {name!r} is not understood; known: {known}")
-    split = pre_tokenizers.Split(Regex(_SPLITS[name]), behavior="isolated")
-    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([split, whole])
-
-
-def _add_whole_tokens(backend: Tokenizer, tokens: list[str], types: list[int]) -> None:
-    """Tokens that are matched whole in the text: control tokens, and those a user defined."""
-    for token, kind in zip(tokens, types, strict=False):
-        if kind == _CONTROL:
-            backend.add_special_tokens([AddedToken(token, normalized=False, special=True)])
-        elif kind == _USER_DEFINED:
-            backend.add_tokens([AddedToken(token, normalized=False)])

@@ -125,6 +125,8 @@ def length_bound_rope(config: Any, longest: int) -> str | None:
         native = kind.get("original_max_position_embeddings")
         if kind.get("rope_type") not in ("dynamic", "longrope"):
             continue
+        if "long_factor" in kind and kind["long_factor"] == kind.get("short_factor"):
+            continue
         if native is None or longest > native:
             why = f"{kind['rope_type']} positions change with length beyond {native}"
             return f"{why}; plan with max_length={native} or less"
