@@ -213,9 +213,9 @@ def test_tokens_of_generate_preempted_at_every_step(
     def preempting(self):
         nonlocal lost
         while len(self.running) > spared:
-            self._preempt_newest()
+            self._preempt_last()
             lost += 1
-        self.full = False
+        self._denied = None
         return schedule(self)
 
     monkeypatch.setattr(Scheduler, "schedule", preempting)

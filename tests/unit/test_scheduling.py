@@ -204,3 +204,165 @@ def test_a_turn_ends_before_the_next():
     assert 3 == again.step.tokens
     cache.commit(again.step, [4])
     assert 1 == scheduler.schedule().step.tokens
+
+
+def test_higher_priorities_go_first():
+    """Among those that wait, and in the tokens of a step; equals in the order they came."""
+    scheduler = Scheduler(Cache(Plan.from_pages(99, PAGE), max_sequences=1), 64)
+    requests = [Prompt(6, 8, 100 * n) for n in range(5)]
+    for request, priority in zip(requests, (0, 1, -3, 1, 0), strict=True):
+        scheduler.add(request, priority=priority)
+    assert [requests[at] for at in (1, 3, 0, 4, 2)] == _drive(scheduler)
+
+    scheduler = Scheduler(Cache(Plan.from_pages(99, PAGE)), 10)
+    low, high = Prompt(20, 24), Prompt(20, 24, 100)
+    scheduler.add(low)
+    _run_a_step(scheduler)
+    scheduler.add(high, priority=1)
+    _run_a_step(scheduler)
+
+    assert [high, low] == [*scheduler.running]
+    assert (9, 11) == (high.sequence.computed, low.sequence.computed)
+
+
+def _run_a_step(scheduler):
+    turn = scheduler.schedule()
+    scheduler.cache.commit(turn.step, np.zeros(len(turn.requests), np.int32))
+    scheduler.cache.check()
+
+
+def test_those_behind_give_way():
+    """A request of higher priority takes the pages of lower ones that run, the last first."""
+    scheduler = Scheduler(Cache(Plan.from_pages(11, PAGE)), 64)
+    low = [Prompt(9, 16, 100 * n) for n in range(3)]
+    for request in low:
+        scheduler.add(request)
+    _run_a_step(scheduler)
+    scheduler.add(high := Prompt(14, 18, 500), priority=2)
+    scheduler.add(mid := Prompt(14, 18, 700), priority=1)
+    _run_a_step(scheduler)
+
+    assert [high, mid] == [*scheduler.running]
+    assert low == scheduler.waiting
+    assert scheduler.full
+    assert [high, mid, *low] == _drive(scheduler)
+
+
+def test_nobody_gives_way_to_an_equal_or_without_preemption():
+    """First come, first served; and who was admitted to reach its end does."""
+    for priority, preemption in ((0, True), (5, False)):
+        scheduler = Scheduler(Cache(Plan.from_pages(9, PAGE)), 64, preemption=preemption)
+        scheduler.add(first := Prompt(20, 24))
+        _run_a_step(scheduler)
+        scheduler.add(second := Prompt(20, 24, 100), priority=priority)
+
+        assert [first, second] == _drive(scheduler)
+        assert 0 == scheduler.cache.stats().preemptions
+
+
+@pytest.mark.parametrize("gap", [1, 2])
+def test_so_many_later_ones_go_before_a_request(gap):
+    """However many of a higher priority come, `patience` of them per priority and no more."""
+    scheduler = Scheduler(Cache(Plan.from_pages(9, PAGE), max_sequences=1), 64, patience=3)
+    scheduler.add(first := Prompt(6, 8))  # runs, and its row is not taken from it
+    _run_a_step(scheduler)
+    scheduler.add(low := Prompt(6, 8, 100))
+    higher = [Prompt(6, 8, 200 + 100 * n) for n in range(12)]
+    for request in higher:
+        scheduler.add(request, priority=gap)
+
+    assert [first, *higher[: 3 * gap], low, *higher[3 * gap :]] == _drive(scheduler)
+
+
+def test_deadlines():
+    """Those whose deadline has come end, waiting, running or preempted; the clock is given."""
+    scheduler = Scheduler(Cache(Plan.from_pages(9, PAGE)), 64)
+    runs, waits, free = Prompt(20, 32), Prompt(20, 24, 100), Prompt(5, 8, 200)
+    scheduler.add(runs, deadline=5)
+    scheduler.add(waits, deadline=4.5)
+    scheduler.add(free)
+    _run_a_step(scheduler)
+
+    assert [] == scheduler.expire(4.4)
+    assert [waits] == scheduler.expire(4.5)
+    assert [] == scheduler.expire(4.5)
+    assert (True, False, True) == tuple(each in scheduler for each in (runs, waits, free))
+    assert [runs] == scheduler.expire(100)
+    assert 0 == scheduler.cache.stats().live
+    assert [free] == _drive(scheduler)
+
+
+def test_malformed_priorities_and_deadlines():
+    """They are refused by name, and nothing is queued."""
+    scheduler = Scheduler(Cache(Plan.from_pages(9, PAGE)), 64)
+    for priority in ("high", 0.5, True, None, 2**31):
+        with pytest.raises(LengthError, match="priority"):
+            scheduler.add(Prompt(5, 8), priority=priority)
+    for deadline in ("soon", float("nan"), float("inf"), True):
+        with pytest.raises(PlanError, match="deadline"):
+            scheduler.add(Prompt(5, 8), deadline=deadline)
+    for patience in (0, -1, 1.5):
+        with pytest.raises(LengthError, match="patience"):
+            Scheduler(scheduler.cache, 64, patience=patience)
+    assert not scheduler
+    scheduler.add(once := Prompt(5, 8))
+    with pytest.raises(IdentityError, match="added before"):
+        scheduler.add(once)
+    assert [once] == _drive(scheduler)
+
+
+def test_parts_of_a_turn_that_failed():
+    """Each with the tokens it was to have; one that was removed meanwhile sits out."""
+    scheduler = Scheduler(Cache(Plan.from_pages(40, PAGE)), 20)
+    requests = [Prompt(9, 12, 100 * n) for n in range(4)]
+    for request in requests:
+        scheduler.add(request)
+    turn = scheduler.schedule()
+    with pytest.raises(StepError, match="the turn before is open"):
+        scheduler.part(turn, requests[:2])
+    scheduler.cache.abort(turn.step)
+    first = scheduler.part(turn, requests[:2])
+    scheduler.cache.commit(first.step, [0, 0])
+    scheduler.remove(requests[2])
+    rest = scheduler.part(turn, requests[2:])
+
+    assert (requests[:2], requests[3:]) == (first.requests, rest.requests)
+    whole = turn.step.counts.tolist()
+    assert (whole[:2], whole[3:]) == (first.step.counts.tolist(), rest.step.counts.tolist())
+    scheduler.cache.commit(rest.step, [0])
+    assert {*requests} - {requests[2]} == {*_drive(scheduler)}
+
+
+def test_overtaken_sequences_keep_their_rows():
+    """Preempted sequences hold rows: a higher priority waits for one that ends, and is not lost."""
+    scheduler = Scheduler(Cache(Plan.from_pages(9, PAGE), max_sequences=2), 64)
+    low = [Prompt(12, 30, 100 * n) for n in range(2)]
+    for request in low:
+        scheduler.add(request)
+    while scheduler.cache.stats().preemptions == 0:
+        _run_a_step(scheduler)
+    scheduler.add(high := Prompt(6, 8, 500), priority=9)
+
+    assert [low[0], high, low[1]] == _drive(scheduler)
+
+
+@pytest.mark.parametrize("pages", [40, 9])
+def test_forks(pages):
+    """A fork runs beside its parent on the same pages; without room it waits right behind it."""
+    cache = Cache(Plan.from_pages(pages, PAGE), max_sequences=4)
+    scheduler, children = Scheduler(cache, 64), [Prompt(18, 24) for _ in range(4)]
+    scheduler.add(parent := Prompt(18, 24), priority=1, deadline=8)
+    scheduler.add(later := Prompt(3, 5, 100))
+    _run_a_step(scheduler)
+    runs = [scheduler.fork(parent, child, 7 + at) for at, child in enumerate(children)]
+    cache.check()
+
+    assert (2 if pages == 40 else 1) == sum(runs)
+    assert [parent, *children[: sum(runs)], later] == [*scheduler.running]
+    assert children[sum(runs) :] == scheduler.waiting
+    for at, child in enumerate(children[: sum(runs)]):
+        assert [*range(18), 7 + at] == child.sequence.tokens().tolist()
+    with pytest.raises(IdentityError, match="added before"):
+        scheduler.fork(parent, children[0], 1)
+    assert [parent, *children] == sorted(scheduler.expire(8), key=[parent, *children].index)
+    assert [later] == _drive(scheduler)

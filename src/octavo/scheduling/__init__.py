@@ -1,5 +1,6 @@
 """Who takes part in the next step: one scheduler, for the engine, the simulator and your loop."""
 
+from octavo.scheduling.order import PATIENCE
 from octavo.scheduling.scheduler import WATERMARK, Schedulable, Scheduler, Turn, check_watermark
 
-__all__ = ["WATERMARK", "Schedulable", "Scheduler", "Turn", "check_watermark"]
+__all__ = ["PATIENCE", "WATERMARK", "Schedulable", "Scheduler", "Turn", "check_watermark"]

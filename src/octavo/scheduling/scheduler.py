@@ -1,17 +1,26 @@
 """Continuous batching on one cache: who waits, who runs, and how far each goes in the next step.
 
-First come, first served. A request is admitted when it has room beside all that run. Every request
-that runs takes part in every step: with one token, or where it is behind (its prompt, or what a
-preemption lost) with as many as the step has room for, the oldest first. Where a chunk holds more
-of windows than is free, chunks are halved; where not even a token each has room, the newest is
-preempted. It is the first to come back, when another has ended. The oldest is never preempted and
-takes at least one token per step, so every request ends.
+Requests have one order (`octavo.scheduling.order`): higher priorities first, then first come, first
+served. A request is admitted in its turn, when it has room beside all that run; where those that
+run behind it hold its room, they give way. Every request that runs takes part in every step: with
+one token, or where it is behind (its prompt, or what a preemption lost) with as many as the step
+has room for, the first in order first. Where a chunk holds more of windows than is free, chunks are
+halved; where not even a token each has room, the last in order is preempted, which comes back when
+one before it has ended.
+
+Nobody starves. The first in order is never preempted and takes at least one token per step. Nobody
+is admitted past one that waits. So a request is preempted at most once for each that goes before
+it, and of those there are the ones that it found and a bounded number of later ones. In steps: the
+request that is first ends within as many as its limit has tokens; if it waits, within as many more
+as the longest limit of those that run.
 
 Knows no model, no clock and no text: whoever drives it runs the steps it hands out, commits or
-aborts them, and removes what has ended.
+aborts them, removes what has ended, and says what time it is.
 """
 
-from collections import deque
+from bisect import insort
+from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -31,6 +40,7 @@ from octavo.errors import (
     uncopied,
 )
 from octavo.planner import pools
+from octavo.scheduling.order import PATIENCE, Order
 
 
 class Schedulable(Protocol):
@@ -121,16 +131,16 @@ class Scheduler(Generic[R]):
             (but for packed pages, of which `octavo.Cache.fits` cannot be sure).
         watermark: with preemption, the share of the pool that must be left when a request is
             admitted beside others, lest it is preempted soon.
+        patience: how many later requests may go before one, per priority that they are higher.
 
     Attributes:
         cache: as given.
-        waiting: requests without pages, in the order they will run; preempted ones first.
-        running: requests with pages, oldest first.
-        full: whether the first that waits found no room since a request last ended.
+        waiting: requests without pages, in their order.
+        running: requests with pages, in their order.
         recomputed_tokens: positions that preempted requests lost, less those found on resuming.
 
     Raises:
-        LengthError: max_step_tokens is below 1. PlanError: watermark is not in [0, 1).
+        LengthError: max_step_tokens or patience is below 1. PlanError: watermark is not in [0, 1).
     """
 
     __reduce__ = uncopied("it hands out the steps of one cache; make a new one for another cache")
@@ -142,16 +152,19 @@ class Scheduler(Generic[R]):
         *,
         preemption: bool = True,
         watermark: float = WATERMARK,
+        patience: int = PATIENCE,
     ) -> None:
         if not isinstance(cache, Cache):
             raise PlanError("cache", cache, "it must be an octavo.Cache")
         self.cache, self._preemption = cache, check_flag("preemption", preemption)
         self._most = check_int("max_step_tokens", max_step_tokens, 1)
-        self.waiting = deque[R]()
+        self._most_rows = min(cache.max_sequences, self._most)
+        self.waiting = list[R]()
         self.running = dict[R, Sequence]()
-        self.full = False
         self.recomputed_tokens = 0
-        self._behind = dict[R, Sequence]()  # those with more than a token to compute, oldest first
+        self._order = Order[R](patience)
+        self._denied: R | None = None  # it and all behind it found no room since one last ended
+        self._behind = dict[R, Sequence]()  # those with more than a token to compute, in order
         share = check_watermark(watermark)
         self._spare = int(share * cache.plan.usable_pages) if preemption else 0
         self._batch, self._rows = cache.batch(), list[R]()
@@ -164,25 +177,44 @@ class Scheduler(Generic[R]):
         return bool(self.running or self.waiting)
 
     def __contains__(self, request: object) -> bool:
-        """Whether a request waits or runs here. O(1), or O(waiting)."""
-        return request in self.running or request in self.waiting
+        """Whether a request waits or runs here. O(1)."""
+        return request in self._order
 
-    def add(self, request: R) -> None:
-        """Queue a request. O(groups).
+    @property
+    def full(self) -> bool:
+        """Whether the first that waits found no room since a request last ended. O(1)."""
+        if self._denied is None or not self.waiting:
+            return False
+        return not self._order.before(self.waiting[0], self._denied)
+
+    def add(self, request: R, *, priority: int = 0, deadline: float | None = None) -> None:
+        """Queue a request. O(groups + log waiting).
+
+        Args:
+            request: not here yet.
+            priority: higher ones go first, but for requests that came long before them:
+                see `octavo.scheduling.order`.
+            deadline: the time from which `expire` ends it, on whatever clock that is told; None:
+                never.
 
         Raises:
-            IdentityError: it cannot be hashed, or lacks a prompt or a limit.
-            LengthError: its prompt is empty or no list, or its limit is below the prompt.
+            IdentityError: it cannot be hashed, lacks a prompt or a limit, or is here.
+            LengthError: its prompt is empty or no list, its limit is below the prompt, or the
+                priority is no int of 32 bits.
+            PlanError: the deadline is no number.
             CapacityError: its limit is beyond the cache's ``max_length``.
             NeverFits: its limit needs more pages than the pool has.
         """
         length, limit = _sizes(request)
         prompt = request.prompt
         self.cache.check_limit(length, limit, prompt.extra if isinstance(prompt, Prompt) else ())
-        self.waiting.append(request)
+        self._order.add(request, priority, deadline)
+        insort(self.waiting, request, key=self._order.place)
 
     def remove(self, request: R) -> None:
         """End a request that waits or runs; its pages go back. O(pages), or O(waiting).
+
+        Allowed at any moment: where its step is open, the step's results for it are ignored.
 
         Raises:
             ValueError: it does neither.
@@ -193,8 +225,69 @@ class Scheduler(Generic[R]):
             self.cache.release(request.sequence)
         if request in self.running:
             self._stop(request)
+            self._denied = None
+        elif request is self._denied:
+            self._denied = None
         request.sequence = self._next = None
-        self.full = False
+        self._order.remove(request)
+
+    def fork(self, request: R, child: R, token: int) -> bool:
+        """Let ``child`` go on from what ``request`` has computed, with a last token of its own.
+
+        Its place is right behind the request's, and it has its priority and deadline.
+
+        Args:
+            request: it runs, and knows one token more than it has computed.
+            child: of the same prompt and limit; not here yet.
+            token: the last that the child is to know, in place of the request's.
+
+        Returns:
+            Whether it runs. Where it has no room beside the others it waits, as if it had been
+            added: its ``sequence`` is None, and it will begin with its prompt.
+
+        Raises:
+            IdentityError: the child is here. StepError: a step is open.
+
+        Cost: O(columns + rows).
+        """
+        self._require_closed()
+        self._order.fork(request, child)
+        sequence = self._forked(self.running[request])
+        if sequence is None:
+            insort(self.waiting, child, key=self._order.place)
+            return False
+        self.cache.drop(sequence, 1)
+        self.cache.learn(sequence, [token])
+        child.sequence = sequence
+        self._run(child, sequence)
+        return True
+
+    def _forked(self, parent: Sequence) -> Sequence | None:
+        """A fork that has room beside all that run, or None."""
+        if len(self.running) >= self._most_rows or not self._has_row():
+            return None
+        try:
+            (sequence,) = self.cache.fork(parent)
+        except OutOfPages:
+            return None
+        goal = sequence.length + 1 if self._preemption else sequence.limit
+        if self.cache.fits([*self._wants(), (sequence, goal)], spare=self._spare):
+            return sequence
+        self.cache.release(sequence)
+        return None
+
+    def expire(self, now: float) -> list[R]:
+        """End the requests whose deadline has come; returns them.
+
+        Args:
+            now: on the clock of their deadlines.
+
+        Cost: O(1) while none has; else O(requests with a deadline), and as `remove` for each.
+        """
+        late = self._order.late(now)
+        for request in late:
+            self.remove(request)
+        return late
 
     def schedule(self) -> Turn[R] | None:
         """Admit what has room, and open the next step of all that run.
@@ -210,8 +303,7 @@ class Scheduler(Generic[R]):
 
         Cost: O(rows), and O(prompt) for each request admitted, or waiting first.
         """
-        if self._step is not None and self._step.is_open:
-            raise StepError("the turn before is open: commit or abort its step first")
+        self._require_closed()
         self._behind = {r: s for r, s in self._behind.items() if s.length - s.computed > 1}
         self._admit()
         if not self.running:
@@ -220,24 +312,73 @@ class Scheduler(Generic[R]):
         admitted, self._admitted = self._admitted, []
         return Turn(step, self._rows.copy(), admitted)
 
+    def part(self, turn: Turn[R], requests: Iterable[R]) -> Turn[R]:
+        """A turn of some requests of a turn that was aborted, each with as many tokens as there.
+
+        Where the model raises, turns of half of the requests, and of half of those, tell for whom.
+
+        Args:
+            turn: the last; nothing was scheduled or committed since its step was aborted.
+            requests: at least one of the turn's; those that were removed since sit out.
+
+        Raises:
+            StepError: the turn's step is open.
+
+        Cost: O(rows + tokens).
+        """
+        self._require_closed()
+        chosen = {*requests} & self.running.keys()
+        there = zip(turn.requests, turn.step.counts.tolist(), strict=True)
+        counts = {request: count for request, count in there if request in chosen}
+        rows = [self.running[request] for request in counts]
+        # what an abort has cost a state may end at a stop earlier than the turn did
+        most = [min(n, _ahead(row)) for n, row in zip(counts.values(), rows, strict=True)]
+        step = self._step = self.cache.extend(rows, most)
+        return Turn(step, [*counts], [])
+
+    def _require_closed(self) -> None:
+        if self._step is not None and self._step.is_open:
+            raise StepError("the turn before is open: commit or abort its step first")
+
     # -- admitting -----------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        most = min(self.cache.max_sequences, self._most)
-        wants: list[tuple[Sequence, int]] | None = None
-        while self.waiting and not self.full and len(self.running) < most:
+        while self.waiting and not self.full and len(self.running) < self._most_rows:
             request = self.waiting[0]
-            wants = self._wants() if wants is None else wants
             if self._is_being_computed(request):
                 return
-            spare = self._spare if self.running else 0
-            reuse = bool(self.cache.fits([*wants, self._wish(request)], spare=spare))
+            if request.sequence is None and self.running and not self._has_row():
+                return
+            reuse = self._has_room(request)
+            while not reuse and self._precedes_running(request):
+                self._preempt_last()
+                reuse = self._has_room(request)
             if not reuse and self.running:
-                self.full = True
+                self._deny(request)
                 return
             if not reuse:  # what is published of it takes room that the pool does not have
                 self._require_room(request)
-            wants.append(self._start(request, reuse=reuse))
+            self._start(request, reuse=reuse)
+
+    def _has_room(self, request: R) -> bool:
+        """Whether the first that waits has room beside all that run."""
+        spare = self._spare if self.running else 0
+        return bool(self.cache.fits([*self._wants(), self._wish(request)], spare=spare))
+
+    def _has_row(self) -> bool:
+        """Whether the cache has a row for a new sequence: preempted ones keep theirs. O(1)."""
+        return self.cache.stats().sequences < self.cache.max_sequences
+
+    def _precedes_running(self, request: R) -> bool:
+        """Whether one that waits goes before one that runs, which may give way. O(1)."""
+        if not self._preemption or not self.running:
+            return False
+        return self._order.before(request, next(reversed(self.running)))
+
+    def _deny(self, request: R) -> None:
+        """Until one has ended, neither it nor any behind it is tried again."""
+        if self._denied is None or self._order.before(request, self._denied):
+            self._denied = request
 
     def _is_being_computed(self, request: R) -> bool:
         """Whether one that runs will soon publish more of a new prompt: worth a wait."""
@@ -284,8 +425,8 @@ class Scheduler(Generic[R]):
             stats, need = self.cache.stats(), pools.pages(self.cache.plan, wish[1])
             raise OutOfPages(need, stats.free, stats.evictable, fit.short)
 
-    def _start(self, request: R, *, reuse: bool) -> tuple[Sequence, int]:
-        """Let the first that waits run; returns its sequence and how far it must be able to go."""
+    def _start(self, request: R, *, reuse: bool) -> None:
+        """Let the first that waits run."""
         sequence = request.sequence
         if sequence is None:
             sequence = self.cache.admit(self._read(request), limit=request.limit, reuse=reuse)
@@ -293,11 +434,22 @@ class Scheduler(Generic[R]):
             self._admitted.append(request)
         else:
             self.recomputed_tokens -= self.cache.resume(sequence, reuse=reuse)
-        self.running[request] = self._behind[request] = sequence
-        self.waiting.popleft()  # not before: a request is always in one of them
+        self._run(request, sequence)
+        self.waiting.remove(request)  # not before: a request is always in one of them
+
+    def _run(self, request: R, sequence: Sequence) -> None:
+        """Give one that has pages its row. O(those behind it)."""
+        self._insert(self.running, request, sequence)
+        self._insert(self._behind, request, sequence)
         self._batch.add(sequence)
         self._rows.append(request)
-        return sequence, sequence.length + 1 if self._preemption else sequence.limit
+
+    def _insert(self, table: dict[R, Sequence], request: R, sequence: Sequence) -> None:
+        """Put a request into its place in order. O(those behind it)."""
+        behind = [*takewhile(lambda each: self._order.before(request, each), reversed(table))]
+        table[request] = sequence
+        for each in reversed(behind):
+            table[each] = table.pop(each)
 
     # -- stepping ------------------------------------------------------------------------------
 
@@ -314,7 +466,7 @@ class Scheduler(Generic[R]):
                 if tokens > rows and (rows == 1 or self.cache.fits(self._wants())):
                     most = max(rows, tokens // 2)
                 elif rows > 1:
-                    self._preempt_newest()
+                    self._preempt_last()
                     most = self._most
                 else:
                     raise
@@ -323,23 +475,21 @@ class Scheduler(Generic[R]):
         """Next tokens of each row, ``most`` together where that is at least one each. O(rows)."""
         left, counts = most - len(self._rows), None
         for sequence in self._behind.values():
-            length = sequence.length
-            stop = min(sequence.next_stop or length, length)
-            more = min(stop - sequence.computed - 1, left)
+            more = min(_ahead(sequence) - 1, left)
             if more > 0:
                 counts = np.ones(len(self._rows), np.int64) if counts is None else counts
                 counts[self._batch.row(sequence)] += more
                 left -= more
         return 1 if counts is None else counts
 
-    def _preempt_newest(self) -> None:
-        """Take the pages of the newest; nobody is admitted before it, nor until one has ended."""
+    def _preempt_last(self) -> None:
+        """Take the pages of the last in order; it comes back when one before it has ended."""
         request, sequence = next(reversed(self.running.items()))
         self.recomputed_tokens += sequence.computed
         self.cache.preempt(sequence)
-        self.waiting.appendleft(request)
+        insort(self.waiting, request, key=self._order.place)
         self._stop(request)
-        self.full = True
+        self._deny(request)
 
     def _stop(self, request: R) -> None:
         """Take a running request out of its row; the last one moves into it. O(columns)."""
@@ -349,3 +499,9 @@ class Scheduler(Generic[R]):
         last = self._rows.pop()
         if last is not request:
             self._rows[row] = last
+
+
+def _ahead(sequence: Sequence) -> int:
+    """Tokens that a sequence has to compute, up to where its states are to be kept. O(1)."""
+    length = sequence.length
+    return min(sequence.next_stop or length, length) - sequence.computed
