@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
+from octavo.engine.mixers import Mixers, StateCache, modules_with_states
 from octavo.errors import PlanError, StepError, UnsupportedModel, uncopied
 from octavo.integrations.transformers.attention import (
     NAME,
@@ -22,19 +22,18 @@ from octavo.integrations.transformers.attention import (
     takes_attention,
 )
 from octavo.integrations.transformers.models import length_bound_rope, spec_of
-from octavo.model.layers import kinds_in
-from octavo.model.spec import Attention
+from octavo.model.spec import Attention, State
 from octavo.planner.request import Plan
 from octavo.storage import Storage
 
 _own: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # model -> implementation before ours
 
 
-class PageWriter(HostCache):
+class PageWriter(StateCache):
     """What the model takes for its cache: writes new keys and values to pages, keeps none itself.
 
     Args:
-        plan: of layers that all keep keys and values.
+        plan: of layers that keep keys and values, or states, or both.
 
     Attributes:
         now: the pass the model runs; None: none.
@@ -99,8 +98,8 @@ class Runner:
 
     Raises:
         UnknownArchitecture: octavo cannot read the model's config.
-        UnsupportedModel: a layer keeps something other than keys and values of every token, or the
-            model does not use transformers' attention interface.
+        UnsupportedModel: a layer keeps what the engine does not run yet, or the model does not use
+            transformers' attention interface, or its cache for states.
         PlanError: the plan is for other layers or another dtype.
     """
 
@@ -111,6 +110,8 @@ class Runner:
         self.model = model
         self.storage = Storage(plan, model.device)
         self._writer = PageWriter(plan)
+        self._mixers = Mixers(model, self.storage)
+        self._attends = bool(paged_layers(plan))
         model.eval()
         self._take()
 
@@ -133,6 +134,7 @@ class Runner:
         self._take()
         self.storage.apply(step.copies)
         self._writer.now = PagedPass(self.storage, step, (1, step.input_ids.size))
+        self._writer.states = states = self._mixers.states(step)
         last = torch.from_numpy(step.last[step.wants_token])
         found = self.model(
             input_ids=self._row(step.input_ids),
@@ -142,19 +144,24 @@ class Runner:
             logits_to_keep=last.to(self.storage.device, torch.int64),
         )
         self._writer.check_attended()
+        if states is not None:
+            states.check()
+        self.storage.apply(step.snapshots)
         return cast("torch.Tensor", found.logits[0])
 
     def close(self) -> None:
         """Give the model its own attention back; `forward` takes it again."""
         if attention_of(self.model) == NAME:
             self.model.set_attn_implementation(_own[self.model])
+        self._mixers.release()
 
     def _take(self) -> None:
         """Set octavo's attention, whatever another runner of this model has done since."""
         found = attention_of(self.model)
-        if found != NAME:
+        if found != NAME and self._attends:
             _own[self.model] = found
             self.model.set_attn_implementation(NAME)
+        self._mixers.take()
 
     def _row(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)[None]
@@ -167,16 +174,20 @@ def check_servable(model: Any, plan: Plan) -> None:
         UnknownArchitecture, UnsupportedModel, PlanError: see Runner.
     """
     spec = spec_of(model)
-    kinds = {type(kind).__name__ for layer in spec.layers for kind in kinds_in(layer)}
-    if others := sorted(kinds - {"Attention"}):
-        why = f"its layers keep {' and '.join(others)}, and the engine runs Attention alone"
+    kinds = [kind for _, kind in spec.kinds()]
+    others = {type(kind).__name__ for kind in kinds if not isinstance(kind, Attention | State)}
+    if others:
+        why = f"its layers keep {' and '.join(sorted(others))}, which the engine does not run yet"
         raise UnsupportedModel(spec.name, why)
-    if not all(isinstance(kind, cast("Any", Attention)) for kind in spec.layers):
-        raise UnsupportedModel(spec.name, "some of its layers keep nothing, or several things")
-    if any(getattr(kind, "chunk", None) for kind in spec.layers):
+    if any(getattr(kind, "chunk", None) for kind in kinds):
         raise UnsupportedModel(spec.name, "layers with chunked attention cannot be run yet")
-    if not takes_attention(model):
+    attends = any(isinstance(kind, Attention) for kind in kinds)
+    if attends and not takes_attention(model):
         raise UnsupportedModel(spec.name, "its code does not use transformers' attention interface")
+    stateful = any(isinstance(kind, State) for kind in kinds)
+    if stateful and not modules_with_states(model):
+        why = "its layers keep states, and no module of it asks the cache for them"
+        raise UnsupportedModel(spec.name, why)
     if plan.spec is None or plan.elements is None:
         raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
     if plan.spec.layers != spec.layers:
