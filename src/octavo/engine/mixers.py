@@ -330,8 +330,8 @@ def _is_state(tensor: TensorPlan) -> bool:
 
 def modules_with_states(model: Any) -> list[Any]:
     """The modules of a model that ask its cache for states. O(modules)."""
-    kinds: list[tuple[Any, Hashable]] = [(module, type(module)) for module in model.modules()]
-    return [module for module, kind in kinds if _asks_for_states(kind)]
+    modules = list(model.modules())
+    return [each for each in modules if _asks_for_states(cast("Hashable", type(each)))]
 
 
 @cache
