@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from octavo.cache.sequence import Sequence
 from octavo.checks import Ints
-from octavo.engine.sampling import Sampler, SamplingParams
+from octavo.engine.sampling import Choice, Sampler, SamplingParams, TokenLogprobs
 from octavo.errors import uncopied
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -21,12 +21,14 @@ class Completion(NamedTuple):
             context is reached; ``cancelled``.
         prompt_tokens: tokens of the prompt.
         cached_tokens: those of them whose KV was found in the prefix cache.
+        logprobs: of each generated token, where the request asks for them; else None.
     """
 
     token_ids: list[int]
     finish_reason: FinishReason
     prompt_tokens: int
     cached_tokens: int
+    logprobs: list[TokenLogprobs] | None = None
 
 
 class Request:
@@ -37,6 +39,7 @@ class Request:
         params: how its tokens are chosen, and when it ends.
         limit: most tokens, prompt and generated ones together.
         output: tokens generated so far, a stop token included.
+        logprobs: of each of them, where ``params`` asks for them; else empty.
         finish_reason: None while it runs; see Completion.
         stop_reason: the stop token or text that ended it, or None.
         error: what cancelled it, raised while its token was chosen or passed on; or None.
@@ -60,6 +63,7 @@ class Request:
     ) -> None:
         self.prompt, self.params, self.limit = prompt, params, limit
         self.output: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.error: BaseException | None = None
@@ -87,9 +91,12 @@ class Request:
         """Whether no more tokens will come."""
         return self.finish_reason is not None
 
-    def take(self, token: int) -> None:
+    def take(self, choice: Choice) -> None:
         """Add a generated token; a stop token or the limit ends the request. Cannot fail. O(1)."""
+        token = choice.token
         self.output.append(token)
+        if choice.logprobs is not None:
+            self.logprobs.append(choice.logprobs)
         if token in self.params.stop_token_ids:
             self.stop_reason, self.finish_reason = token, "stop"
         elif self.prompt.size + len(self.output) >= self.limit:
@@ -109,7 +116,10 @@ class Request:
     def completion(self) -> Completion:
         """What came of it so far; a request that still runs counts as cancelled."""
         reason = self.finish_reason or "cancelled"
-        return Completion(list(self.output), reason, self.prompt_tokens, self.cached_tokens)
+        logprobs = None if self.params.logprobs is None else list(self.logprobs)
+        return Completion(
+            list(self.output), reason, self.prompt_tokens, self.cached_tokens, logprobs
+        )
 
 
 class StopTexts:
