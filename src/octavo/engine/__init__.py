@@ -12,7 +12,7 @@ from octavo.lazy import on_use
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine, EngineStats
     from octavo.engine.request import Completion, Request
-    from octavo.engine.sampling import SamplingParams, TokenLogprobs
+    from octavo.engine.sampling import SamplingParams
 
 __all__ = [
     "Completion",
@@ -20,7 +20,6 @@ __all__ = [
     "EngineStats",
     "Request",
     "SamplingParams",
-    "TokenLogprobs",
 ]
 
 _HOMES = {
@@ -29,7 +28,6 @@ _HOMES = {
     "EngineStats": "engine",
     "Request": "request",
     "SamplingParams": "sampling",
-    "TokenLogprobs": "sampling",
 }
 
 __getattr__ = on_use(__name__, _HOMES)

@@ -16,11 +16,13 @@ import numpy as np
 
 from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
+from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step
 from octavo.checks import Ints, Tokens, check_tokens
+from octavo.engine.adapters import Adapters, unwrapped
 from octavo.engine.request import Completion, OnToken, Request, StopTexts
 from octavo.engine.runner import Runner
-from octavo.engine.sampling import Choice, Sampler, SamplingParams, check_vocabulary, sample_rows
+from octavo.engine.sampling import Sampler, SamplingParams, sample_rows
 from octavo.errors import (
     CapacityError,
     LengthError,
@@ -64,7 +66,7 @@ class Engine:
     thread-safe: all calls come from one thread, or one at a time.
 
     Args:
-        model: a transformers causal language model, loaded.
+        model: a transformers causal language model, loaded; or a peft model of one.
         plan: from `octavo.plan` for this model and its dtype; order ``head`` is fast on CPU.
         max_sequences: requests that run at once.
         prefix: whether computed prompts are kept for later ones that begin alike.
@@ -120,9 +122,11 @@ class Engine:
             watermark=watermark,
         )
         self._scheduler = self._schedule()
+        model = unwrapped(model)
         self._runner = Runner(model, plan)
+        self._adapters = Adapters(model)
         self._tokenizer = tokenizer
-        self._vocabulary = int(model.get_input_embeddings().num_embeddings)
+        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._stats = EngineStats()
         self._closed = False
 
@@ -155,6 +159,7 @@ class Engine:
         tokens: Tokens,
         params: SamplingParams | None = None,
         *,
+        adapter: str | None = None,
         on_token: OnToken | None = None,
     ) -> Request:
         """Queue a prompt; nothing is run.
@@ -164,6 +169,7 @@ class Engine:
         Args:
             tokens: the prompt's token ids.
             params: how to sample and when to end; None: the defaults, greedy.
+            adapter: name of a LoRA adapter loaded into the model; None: the model without any.
             on_token: called as ``on_token(request, token)`` after the step that made the token.
 
         Returns:
@@ -171,11 +177,12 @@ class Engine:
 
         Raises:
             LengthError: an empty prompt. TokenError: no token id of this model.
+            IdentityError: no adapter of that name is loaded.
+            UnsupportedModel: it is no plain LoRA, or is merged into the weights.
             CapacityError: the prompt leaves no room in the model's context, or the request is
                 longer than the plan's max_length.
             NeverFits: it needs more pages than the pool has.
-            SamplingError: stop texts without a tokenizer, a bias or ban of no token of this model,
-                or ``params`` or ``on_token`` is neither.
+            SamplingError: stop texts without a tokenizer, or ``params`` or ``on_token`` is neither.
             StepError: the engine is closed.
 
         Cost: O(len(tokens)).
@@ -186,15 +193,21 @@ class Engine:
             raise SamplingError("params", params, "it must be SamplingParams or None")
         if on_token is not None and not callable(on_token):
             raise SamplingError("on_token", on_token, "it must be callable or None")
-        prompt = self._check_prompt(tokens)
+        key = None if adapter is None else self._adapters.identity(adapter)
+        prompt = Prompt(self._check_prompt(tokens), () if key is None else [key])
         if params.stop and self._tokenizer is None:
             raise SamplingError("stop", params.stop, "stop texts need Engine(tokenizer=...)")
-        limit = self._check_limit(prompt.size, params.max_tokens)
-        check_vocabulary(params, self._vocabulary)
+        limit = self._check_limit(len(prompt), params.max_tokens)
         sampler = Sampler(params, self.storage.device)
         stops = StopTexts(tuple(params.stop), self._tokenizer) if params.stop else None
         request = Request(
-            prompt, params, limit=limit, sampler=sampler, stops=stops, on_token=on_token
+            prompt,
+            params,
+            adapter=key,
+            limit=limit,
+            sampler=sampler,
+            stops=stops,
+            on_token=on_token,
         )
         if params.max_tokens == 0:
             request.finish_reason = "length"
@@ -295,6 +308,7 @@ class Engine:
         """
         self._cancel_all([*self._scheduler.waiting, *self._scheduler.running])
         self._runner.close()
+        self._adapters.close()
         self._closed = True
 
     def reset(self) -> None:
@@ -352,7 +366,7 @@ class Engine:
             raise CapacityError("len(tokens)", prompt, limit - 1, why)
         return limit
 
-    def _compute(self, turn: Turn[Request]) -> tuple[list[Request], list[Choice | Exception]]:
+    def _compute(self, turn: Turn[Request]) -> tuple[list[Request], list[int | Exception]]:
         """Run one step to its commit.
 
         Returns:
@@ -362,11 +376,12 @@ class Engine:
         try:
             if self._erases:
                 self.storage.zero(step.fresh)
-            logits = self._runner.forward(step)
+            with self._adapters.applied(step, [request.adapter for request in turn.requests]):
+                logits = self._runner.forward(step)
             wanting = list(compress(turn.requests, step.wants_token.tolist()))
-            found = sample_rows(logits, wanting)
+            found = sample_rows(logits, [request.sampler for request in wanting])
             tokens = np.zeros(len(turn.requests), np.int32)
-            tokens[step.wants_token] = [c.token if isinstance(c, Choice) else 0 for c in found]
+            tokens[step.wants_token] = [t if isinstance(t, int) else 0 for t in found]
             self.cache.commit(step, tokens)
         except BaseException:
             self._abort(step)
@@ -379,18 +394,18 @@ class Engine:
         except OctavoError:
             return  # interrupted after the commit had closed the step, or in its middle: see reset
 
-    def _book(self, step: Step, wanting: list[Request], found: list[Choice | Exception]) -> None:
+    def _book(self, step: Step, wanting: list[Request], found: list[int | Exception]) -> None:
         """Everything that follows from a committed step, before any listener is called.
 
         What cannot fail is done for all requests before what can is tried for any.
         """
         tokens = 0
-        for request, choice in zip(wanting, found, strict=True):
-            if isinstance(choice, Choice):
-                request.take(choice)
+        for request, token in zip(wanting, found, strict=True):
+            if isinstance(token, int):
+                request.take(token)
                 tokens += 1
             else:
-                request.error = choice
+                request.error = token
         self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=tokens)
         for request in [r for r in wanting if r.stops is not None and r.error is None]:
             self._alone(request, request.look_for_stop_text)
@@ -407,11 +422,11 @@ class Engine:
         if self._erases:
             self.storage.zero(self.cache.vacated())
 
-    def _call_listeners(self, wanting: list[Request], found: list[Choice | Exception]) -> None:
+    def _call_listeners(self, wanting: list[Request], found: list[int | Exception]) -> None:
         """Call each ``on_token``; one that raises costs its own request and no other's token."""
-        for request, choice in zip(wanting, found, strict=True):
-            if request.on_token and request.error is None and isinstance(choice, Choice):
-                self._alone(request, partial(request.on_token, request, choice.token))
+        for request, token in zip(wanting, found, strict=True):
+            if request.on_token and request.error is None and isinstance(token, int):
+                self._alone(request, partial(request.on_token, request, token))
                 if request.error is not None:
                     self.cancel(request)
 

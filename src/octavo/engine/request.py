@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from octavo.cache.identity import Adapter
+from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
-from octavo.checks import Ints
-from octavo.engine.sampling import Choice, Sampler, SamplingParams, TokenLogprobs
+from octavo.engine.sampling import Sampler, SamplingParams
 from octavo.errors import uncopied
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -21,25 +22,23 @@ class Completion(NamedTuple):
             context is reached; ``cancelled``.
         prompt_tokens: tokens of the prompt.
         cached_tokens: those of them whose KV was found in the prefix cache.
-        logprobs: of each generated token, where the request asks for them; else None.
     """
 
     token_ids: list[int]
     finish_reason: FinishReason
     prompt_tokens: int
     cached_tokens: int
-    logprobs: list[TokenLogprobs] | None = None
 
 
 class Request:
     """One prompt on its way through an engine. Made by `Engine.submit`; read-only to its holder.
 
     Attributes:
-        prompt: int32 token ids.
+        prompt: token ids, and what their pages depend on beside them.
+        adapter: the LoRA adapter it runs with, or None.
         params: how its tokens are chosen, and when it ends.
         limit: most tokens, prompt and generated ones together.
         output: tokens generated so far, a stop token included.
-        logprobs: of each of them, where ``params`` asks for them; else empty.
         finish_reason: None while it runs; see Completion.
         stop_reason: the stop token or text that ended it, or None.
         error: what cancelled it, raised while its token was chosen or passed on; or None.
@@ -53,17 +52,18 @@ class Request:
 
     def __init__(
         self,
-        prompt: Ints,
+        prompt: Prompt,
         params: SamplingParams,
         *,
+        adapter: Adapter | None,
         limit: int,
         sampler: Sampler,
         stops: "StopTexts | None",
         on_token: OnToken | None,
     ) -> None:
         self.prompt, self.params, self.limit = prompt, params, limit
+        self.adapter = adapter
         self.output: list[int] = []
-        self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.error: BaseException | None = None
@@ -79,7 +79,7 @@ class Request:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
-        return self.prompt.size
+        return len(self.prompt)
 
     def note_cached(self) -> None:
         """It has just been admitted. O(1)."""
@@ -91,15 +91,12 @@ class Request:
         """Whether no more tokens will come."""
         return self.finish_reason is not None
 
-    def take(self, choice: Choice) -> None:
+    def take(self, token: int) -> None:
         """Add a generated token; a stop token or the limit ends the request. Cannot fail. O(1)."""
-        token = choice.token
         self.output.append(token)
-        if choice.logprobs is not None:
-            self.logprobs.append(choice.logprobs)
         if token in self.params.stop_token_ids:
             self.stop_reason, self.finish_reason = token, "stop"
-        elif self.prompt.size + len(self.output) >= self.limit:
+        elif self.prompt_tokens + len(self.output) >= self.limit:
             self.finish_reason = "length"
 
     def look_for_stop_text(self) -> None:
@@ -116,10 +113,7 @@ class Request:
     def completion(self) -> Completion:
         """What came of it so far; a request that still runs counts as cancelled."""
         reason = self.finish_reason or "cancelled"
-        logprobs = None if self.params.logprobs is None else list(self.logprobs)
-        return Completion(
-            list(self.output), reason, self.prompt_tokens, self.cached_tokens, logprobs
-        )
+        return Completion(list(self.output), reason, self.prompt_tokens, self.cached_tokens)
 
 
 class StopTexts:
