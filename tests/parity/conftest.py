@@ -5,6 +5,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from octavo import Attention, Latent
 from octavo.model.lifetimes import group_name
 from octavo.testing import unowned_slots
 
@@ -16,14 +17,23 @@ def poison():
     def fill(engine):
         plan = engine.cache.plan
         for layer, kind in plan.spec.kinds():
+            if not isinstance(kind, Attention | Latent):
+                continue
             free, tails = unowned_slots(engine.cache, group_name(kind))
-            for view in engine.storage.layer(layer)[:2]:
-                by_token = view if plan.order == "token" else view.transpose(1, 2)
+            for view in _rows_of(engine.storage, layer, kind):
+                by_token = view if plan.order == "token" or view.ndim == 3 else view.transpose(1, 2)
                 by_token[free] = float("nan")
                 for page, offset in tails:
                     by_token[page, offset:] = float("nan")
 
     return fill
+
+
+def _rows_of(storage, layer, kind):
+    """Views of what a layer keeps of every token."""
+    latents = ["latent"] * isinstance(kind, Latent) + ["indexer"] * bool(kind.indexer)
+    own = () if isinstance(kind, Latent) else storage.layer(layer)[:2]
+    return [*own, *(storage.tensor(layer, name) for name in latents)]
 
 
 @pytest.fixture

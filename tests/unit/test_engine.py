@@ -577,7 +577,7 @@ def test_refuses_plan_for_another_model(model):
         Engine(model, octavo.Plan.from_pages(8, 4))
 
 
-@pytest.mark.parametrize(("kind", "shape"), [("DeepseekV3", {})])
+@pytest.mark.parametrize(("kind", "shape"), [("DeepseekV4", {})])
 def test_refuses_models_it_cannot_run(model, kind, shape):
     """Such are refused up front, before their weights are looked at."""
 

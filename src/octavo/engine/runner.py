@@ -21,8 +21,9 @@ from octavo.integrations.transformers.attention import (
     paged_layers,
     takes_attention,
 )
+from octavo.integrations.transformers.latents import LatentLayers
 from octavo.integrations.transformers.models import length_bound_rope, spec_of
-from octavo.model.spec import Attention, State
+from octavo.model.spec import Attention, Latent, Shared, State
 from octavo.planner.request import Plan
 from octavo.storage import Storage
 
@@ -33,7 +34,7 @@ class PageWriter(StateCache):
     """What the model takes for its cache: writes new keys and values to pages, keeps none itself.
 
     Args:
-        plan: of layers that keep keys and values, or states, or both.
+        plan: of layers that keep something of every token, or states, or both.
 
     Attributes:
         now: the pass the model runs; None: none.
@@ -58,8 +59,8 @@ class PageWriter(StateCache):
         """Write one layer's new keys and values; called by the model.
 
         Args:
-            key_states: [1, kv_heads, T, k_dim].
-            value_states: [1, kv_heads, T, v_dim].
+            key_states: [1, kv_heads, T, k_dim]; of a latent layer its latents [1, 1, T, rank].
+            value_states: [1, kv_heads, T, v_dim]; of a latent layer [1, 1, T, rope].
             layer_idx: the layer.
             kwargs: the attention function's keywords.
 
@@ -82,7 +83,8 @@ class PageWriter(StateCache):
             UnsupportedModel: one has not; its output cannot be trusted.
         """
         assert self.now is not None
-        self.now.check(self._layers.values(), in_place=True)
+        self.now.check_written(self._layers.values())
+        self.now.check_attended(self._layers.values())
 
 
 class Runner:
@@ -111,6 +113,7 @@ class Runner:
         self.storage = Storage(plan, model.device)
         self._writer = PageWriter(plan)
         self._mixers = Mixers(model, self.storage)
+        self._latents = LatentLayers(model, plan)
         self._attends = bool(paged_layers(plan))
         model.eval()
         self._take()
@@ -154,6 +157,7 @@ class Runner:
         if attention_of(self.model) == NAME:
             self.model.set_attn_implementation(_own[self.model])
         self._mixers.release()
+        self._latents.release()
 
     def _take(self) -> None:
         """Set octavo's attention, whatever another runner of this model has done since."""
@@ -162,6 +166,7 @@ class Runner:
             _own[self.model] = found
             self.model.set_attn_implementation(NAME)
         self._mixers.take()
+        self._latents.take()
 
     def _row(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)[None]
@@ -173,15 +178,17 @@ def check_servable(model: Any, plan: Plan) -> None:
     Raises:
         UnknownArchitecture, UnsupportedModel, PlanError: see Runner.
     """
-    spec = spec_of(model)
+    spec = spec_of(model).in_context()
     kinds = [kind for _, kind in spec.kinds()]
-    others = {type(kind).__name__ for kind in kinds if not isinstance(kind, Attention | State)}
-    if others:
+    runs = Attention | Latent | Shared | State
+    if others := {type(kind).__name__ for kind in kinds if not isinstance(kind, runs)}:
         why = f"its layers keep {' and '.join(sorted(others))}, which the engine does not run yet"
         raise UnsupportedModel(spec.name, why)
     if any(getattr(kind, "chunk", None) for kind in kinds):
         raise UnsupportedModel(spec.name, "layers with chunked attention cannot be run yet")
-    attends = any(isinstance(kind, Attention) for kind in kinds)
+    if any(getattr(kind, "indexer", 0) for kind in kinds):
+        raise UnsupportedModel(spec.name, "attention by an indexer cannot be run yet")
+    attends = any(isinstance(kind, Attention | Latent) for kind in kinds)
     if attends and not takes_attention(model):
         raise UnsupportedModel(spec.name, "its code does not use transformers' attention interface")
     stateful = any(isinstance(kind, State) for kind in kinds)

@@ -21,6 +21,7 @@ from transformers.masking_utils import sdpa_mask
 from octavo.attention import best
 from octavo.cache.step import Step
 from octavo.errors import StepError, UnsupportedModel, uncopied
+from octavo.integrations.transformers.latents import Unexpanded
 from octavo.model.lifetimes import group_name
 from octavo.model.spec import Attention, Latent, Shared
 from octavo.planner.plan import Plan
@@ -60,8 +61,13 @@ class PagedLayer(NamedTuple):
 
     @property
     def in_place(self) -> bool:
-        """Whether octavo's attention reads it; transformers expands latents and masks chunks."""
+        """Whether it is read in place beside masks of transformers; latents and chunks are not."""
         return isinstance(self.kind, Attention) and self.kind.chunk is None
+
+    @property
+    def v_dim(self) -> int:
+        """Elements of what is weighted: of a value, or of a latent."""
+        return self.kind.rank if isinstance(self.kind, Latent) else self.kind.v_dim
 
 
 def paged_layers(plan: Plan) -> dict[int, PagedLayer]:
@@ -105,8 +111,7 @@ class PagedPass:
         self._storage, self._step, self._shape = storage, step, shape
         self._places, self._source = self._on_device(places), self._on_device(source)
         self._slots: dict[str, WriteIndex] = {}
-        self._backend: Any = None
-        self._prepared: dict[str, Any] = {}
+        self._prepared: dict[tuple[str, bool], Any] = {}
         self._written: set[int] = set()
         self._reads: Counter[int] = Counter()
         self._real = None if real is None else torch.from_numpy(real).to(storage.device)
@@ -162,6 +167,8 @@ class PagedPass:
     ) -> torch.Tensor:
         """[rows, q, H, v_dim] of a query [rows, H, q, k_dim]; zeros at padding.
 
+        Of a latent layer the query is of rank + rope elements, and what comes out of rank.
+
         Where q is less than the pass's columns, as of a layer that shares another's keys, the query
         is that of the last ones.
 
@@ -175,12 +182,11 @@ class PagedPass:
         if self._reads[paged.layer] > paged.readers:
             why = f"its keys are attended to more than {paged.readers} times in one pass"
             raise UnsupportedModel(f"layer {paged.layer}", why)
-        assert isinstance(paged.kind, Attention)
         (rows, columns), (_, heads, width, _) = self._shape, query.shape
         if width < columns:
             query = pad(query, (0, 0, columns - width, 0))
         if self._step is None:
-            return query.new_zeros(rows, width, heads, paged.kind.v_dim)
+            return query.new_zeros(rows, width, heads, paged.v_dim)
         found = self._run(paged, self._tokens(query), scale, softcap, sink_logits)
         return self._spread(found).view(rows, columns, heads, -1)[:, columns - width :]
 
@@ -218,29 +224,29 @@ class PagedPass:
             raise UnsupportedModel("attention mask", f"{why}; gather it, without attend()")
         self._masks.append((mask, window))
 
-    def check(self, layers: Iterable[PagedLayer], *, in_place: bool) -> None:
-        """Check that the model that has run did so through octavo, each layer once. O(layers).
-
-        Args:
-            layers: those of the plan.
-            in_place: whether octavo's attention was to read the pages.
+    def check_written(self, layers: Iterable[PagedLayer]) -> None:
+        """Check that the model that has run gave octavo the keys of these layers. O(layers).
 
         Raises:
-            UnsupportedModel: a layer did not; its pages and the model's output are not to be
-                trusted.
+            UnsupportedModel: not of all; the model's output is not to be trusted.
         """
-        each = list(layers)
-        lacks = [
-            paged.layer
-            for paged in each
-            if paged.layer not in self._written
-            or (in_place and paged.in_place and self._reads[paged.layer] != paged.readers)
-        ]
+        self._check("kept keys and values", {p.layer: p.layer in self._written for p in layers})
+
+    def check_attended(self, layers: Iterable[PagedLayer]) -> None:
+        """Check that it read these layers' pages through octavo, each reader once. O(layers).
+
+        Raises:
+            UnsupportedModel: not all; the model's output is not to be trusted.
+        """
+        self._check("attended", {p.layer: self._reads[p.layer] == p.readers for p in layers})
+
+    @staticmethod
+    def _check(what: str, done: dict[int, bool]) -> None:
+        lacks = [layer for layer, well in done.items() if not well]
         if lacks:
-            done = f"{len(each) - len(lacks)} of {len(each)} layers"
-            what = "attended" if in_place else "kept keys and values"
+            count = f"{len(done) - len(lacks)} of {len(done)} layers"
             raise UnsupportedModel(
-                "model", f"only {done} {what} through octavo, layers {lacks} did not"
+                "model", f"only {count} {what} through octavo, layers {lacks} did not"
             )
 
     def _tokens(self, new: torch.Tensor) -> torch.Tensor:
@@ -275,33 +281,39 @@ class PagedPass:
         sink_logits: torch.Tensor | None,
     ) -> torch.Tensor:
         """[T, H, v_dim] of [T, H, k_dim]: the only call of a backend under transformers."""
-        step, kind, view = self._prepare(paged.group), paged.kind, self._storage.layer(paged.layer)
-        assert isinstance(kind, Attention)
-        found: torch.Tensor = self._backend.paged_attention(
+        kind, storage = paged.kind, self._storage
+        latent = isinstance(kind, Latent)
+        keys = storage.tensor(paged.layer, "latent") if latent else storage.layer(paged.layer).key
+        backend, step = self._prepare(paged.group, latent=latent)
+        found: torch.Tensor = backend.paged_attention(
             query,
-            view.key,
-            view.value,
+            keys,
+            None if latent else storage.layer(paged.layer).value,
             step,
-            order=self._storage.plan.order,
+            order=storage.plan.order,
             scale=scale,
             softcap=softcap,
             window=kind.window,
-            sink_tokens=kind.sink_tokens,
+            sink_tokens=0 if isinstance(kind, Latent) else kind.sink_tokens,
             sink_logits=sink_logits,
+            v_dim=paged.v_dim if latent else None,
         )
         return found
 
-    def _prepare(self, group: str) -> Any:
-        """The step as the fastest backend here reads it. O(rows + tokens + pages), then O(1)."""
+    def _prepare(self, group: str, *, latent: bool) -> Any:
+        """The fastest backend here, and the step as it reads it.
+
+        O(rows + tokens + pages), then O(1).
+        """
         storage, plan = self._storage, self._storage.plan
-        if self._backend is None:
+        if (group, latent) not in self._prepared:
             name = str(storage.dtype).removeprefix("torch.")
-            self._backend = best(storage.device, name, plan.order).load()
-        if group not in self._prepared:
-            self._prepared[group] = self._backend.prepare(
+            backend = best(storage.device, name, plan.order, latent=latent).load()
+            step = backend.prepare(
                 self._step, page_size=plan.page_size, group=group, device=storage.device
             )
-        return self._prepared[group]
+            self._prepared[group, latent] = backend, step
+        return self._prepared[group, latent]
 
     def _on_device(self, index: Index | None) -> torch.Tensor | None:
         return None if index is None else torch.from_numpy(index).to(self._storage.device)
@@ -325,7 +337,8 @@ def attend(
     """The attention function transformers calls under `NAME`.
 
     Args:
-        module: says whether its tokens see those before them alone, where ``is_causal`` does not.
+        module: says whether its tokens see those before them alone, where ``is_causal`` does not;
+            of a latent layer its ``expand_kv`` is `Unexpanded`.
         value: of no use here.
         query: [rows, H, q, k_dim].
         key: the new keys, written before; they lead to the pages.
@@ -344,7 +357,7 @@ def attend(
         UnsupportedModel: the model and its spec disagree.
     """
     del value
-    found: Any = octavo_pages or getattr(key, HANDLE, None)
+    found: tuple[PagedPass, PagedLayer] | None = octavo_pages or getattr(key, HANDLE, None)
     if found is None:
         why = "the model's attention is octavo's; close the engine to use the model without it"
         raise StepError(why)
@@ -358,6 +371,9 @@ def attend(
     if sliding_window is not _ABSENT and now.window(sliding_window) != paged.kind.window:
         why = f"the model asks for {sliding_window}, its config says {paged.kind.window}"
         raise UnsupportedModel("window", why)
+    if isinstance(paged.kind, Latent):
+        rows: Unexpanded = module.expand_kv
+        return rows.expand(now.attend(paged, rows.absorb(query), scaling, softcap, s_aux)), None
     if key.shape[1] != paged.kind.kv_heads:
         why = f"the model attends to {key.shape[1]} heads, its config says {paged.kind.kv_heads}"
         raise UnsupportedModel("key/value heads", why)

@@ -491,7 +491,9 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
                 self._rows.settle()
                 return
             try:
-                now.paged.check(self._paged, in_place=now.attends)
+                now.paged.check_written(self._paged)
+                if now.attends:
+                    now.paged.check_attended([p for p in self._paged if p.in_place])
             except UnsupportedModel:
                 self._rows.settle()
                 raise
