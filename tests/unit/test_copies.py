@@ -46,6 +46,7 @@ NOT_HERE = {
     # those of other libraries that octavo only fills in
     "checkpoints.loading.LoadedModel": "it has a model of transformers",
     "checkpoints.text.Detokenizer": "it has a tokenizer of transformers",
+    "engine.sampling.processors.History": "the rows of one step",
     "integrations.transformers.arguments.PassArguments": "tensors of one call",
     "integrations.transformers.files.PrefixFiles": "a part of OctavoCache, which refuses",
     "integrations.transformers.passes.ModelPass": "it has a step, which refuses",

@@ -392,7 +392,7 @@ def test_sampler_that_fails_costs_only_its_request(engine, alone, monkeypatch):
     """A sampler that raises cancels its request, which gets no token; the others get theirs."""
     failing = engine.submit(PROMPTS[0], greedy(temperature=1.0))
     other = engine.submit(PROMPTS[1], greedy())
-    monkeypatch.setattr(failing.sampler, "sample", lambda logits: 1 / 0)
+    monkeypatch.setattr(failing.sampler, "draw", lambda chances: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.run()
     engine.run()

@@ -1,30 +1,51 @@
 """Sampling: what a request may ask for and which tokens that gives."""
 
+import unittest.mock
+
+import numpy as np
 import pytest
 import torch
+import transformers
 
 import octavo
 from octavo import SamplingError
 from octavo.engine import SamplingParams
 from octavo.engine.request import StopTexts
-from octavo.engine.sampling import Sampler, sample_rows
+from octavo.engine.sampling import Choice, Sampler, check_vocabulary, sample_rows
+from octavo.engine.sampling.narrowing import narrow
+from octavo.engine.sampling.sampler import process
 
 LOGITS = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.1]))
 
 
+class Asked:
+    """A row that wants a token."""
+
+    def __init__(self, prompt=(), output=(), **params):
+        self.sampler = Sampler(SamplingParams(**params))
+        self.prompt_token_ids, self.output = np.array(prompt, np.int32), list(output)
+
+    def sample(self, logits):
+        """Its token, alone."""
+        (found,) = sample_rows(logits[None], [self])
+        if not isinstance(found, Choice):
+            raise found
+        return found.token
+
+
 def draw(count=400, **params):
     """The set of tokens that come in many draws."""
-    sampler = Sampler(SamplingParams(seed=3, **params))
-    return {sampler.sample(LOGITS) for _ in range(count)}
+    row = Asked(seed=3, **params)
+    return {row.sample(LOGITS) for _ in range(count)}
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-45, 1e-40, 1e-38, 1e-30, 1e-4])
 @pytest.mark.parametrize("narrowed", [{}, {"top_k": 3}, {"top_p": 0.9}])
 def test_the_smallest_temperatures_take_the_likeliest(temperature, narrowed):
     """However small the temperature and large the logits, no number overflows."""
-    sampler = Sampler(SamplingParams(temperature=temperature, seed=3, **narrowed))
+    row = Asked(temperature=temperature, seed=3, **narrowed)
 
-    assert {0} == {sampler.sample(LOGITS * 1e4 + 3e4) for _ in range(20)}
+    assert {0} == {row.sample(LOGITS * 1e4 + 3e4) for _ in range(20)}
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
@@ -33,11 +54,11 @@ def test_refuses_logits_that_are_no_numbers(wrong, temperature):
     """NaN or infinite logits are an error of their own row alone; -inf only bars a token."""
     spoiled, barred = LOGITS.clone(), LOGITS.clone()
     spoiled[2], barred[0] = wrong, float("-inf")
-    params = SamplingParams(temperature=temperature, top_k=1)
     rows = torch.stack([spoiled, barred, torch.full((4,), float("-inf"))])
-    first, second, third = sample_rows(rows, [Sampler(params) for _ in range(3)])
+    asked = [Asked(temperature=temperature, top_k=1) for _ in range(3)]
+    first, second, third = sample_rows(rows, asked)
 
-    assert 1 == second
+    assert Choice(1) == second
     for error in (first, third):
         assert isinstance(error, octavo.UnsupportedModel)
         assert "logits" == error.what
@@ -65,8 +86,8 @@ def test_top_p_keeps_the_nucleus():
 
 def test_frequencies_follow_the_probabilities():
     """Draws at temperature 1 come as often as the model says."""
-    sampler = Sampler(SamplingParams(temperature=1.0, seed=1))
-    tokens = [sampler.sample(LOGITS) for _ in range(4000)]
+    row = Asked(temperature=1.0, seed=1)
+    tokens = [row.sample(LOGITS) for _ in range(4000)]
 
     assert [pytest.approx(p, abs=0.03) for p in (0.4, 0.3, 0.2, 0.1)] == [
         tokens.count(token) / 4000 for token in range(4)
@@ -75,18 +96,17 @@ def test_frequencies_follow_the_probabilities():
 
 def test_seed_decides_alone_and_beside_others():
     """Requests with the same seed draw the same tokens, whoever shares their step."""
-    params = SamplingParams(temperature=1.0, seed=9)
-    alone, beside, other = Sampler(params), Sampler(params), Sampler(SamplingParams())
+    alone, beside, other = (Asked(temperature=t, seed=9) for t in (1.0, 1.0, 0.0))
     expected = [alone.sample(LOGITS) for _ in range(20)]
     rows = [sample_rows(torch.stack([LOGITS, LOGITS]), [other, beside]) for _ in range(20)]
 
-    assert expected == [tokens[1] for tokens in rows]
-    assert {0} == {tokens[0] for tokens in rows}
+    assert expected == [choices[1].token for choices in rows]
+    assert {0} == {choices[0].token for choices in rows}
 
 
 def test_without_seed_requests_differ():
     """Requests without a seed do not draw the same tokens."""
-    first, second = (Sampler(SamplingParams(temperature=1.0)) for _ in range(2))
+    first, second = (Asked(temperature=1.0) for _ in range(2))
 
     assert [first.sample(LOGITS) for _ in range(60)] != [second.sample(LOGITS) for _ in range(60)]
 
@@ -107,6 +127,23 @@ def test_without_seed_requests_differ():
         ("stop", [3]),
         ("stop", 3),
         ("stop", None),
+        ("min_tokens", 257),
+        ("min_p", 1.5),
+        ("typical_p", 0),
+        ("top_n_sigma", 0),
+        ("top_n_sigma", float("inf")),
+        ("repetition_penalty", 0),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", "high"),
+        ("logit_bias", [5]),
+        ("logit_bias", {5: "up"}),
+        ("logit_bias", {5: float("inf")}),
+        ("logit_bias", {5: float("nan")}),
+        ("bad_words_ids", [5]),
+        ("bad_words_ids", [[]]),
+        ("bad_words_ids", "words"),
+        ("logits_processors", [5]),
+        ("logprobs", -1),
     ],
 )
 def test_refuses_values_out_of_range(field, value):
@@ -146,3 +183,202 @@ def test_stop_texts_at_the_end(text, expected):
     stops = StopTexts(("END", "###"), Letters())
 
     assert expected == stops.found([ord(letter) for letter in text])
+
+
+def test_refuses_what_contradicts():
+    """A minimum above the maximum, and a stop token that is banned."""
+    with pytest.raises(octavo.LengthError, match="min_tokens is 9.*max_tokens is 8"):
+        SamplingParams(max_tokens=8, min_tokens=9)
+    with pytest.raises(SamplingError, match="bans token 7, which stop_token_ids"):
+        SamplingParams(bad_words_ids=[[7], [1, 2]], stop_token_ids=[7])
+
+
+@pytest.mark.parametrize(
+    "params", [{"logit_bias": {61: 1}}, {"bad_words_ids": [[3, 61]]}, {"logprobs": 62}]
+)
+def test_refuses_ids_beyond_the_vocabulary(params):
+    """A model of 61 tokens: the field is named, and what would be right."""
+    with pytest.raises((SamplingError, octavo.LengthError), match=next(iter(params))):
+        check_vocabulary(SamplingParams(**params), 61)
+    check_vocabulary(SamplingParams(logit_bias={60: 1}, bad_words_ids=[[60]], logprobs=61), 61)
+
+
+def generated_by_transformers(logits, row, **options):
+    """The scores that generate() would have computed for ``row``."""
+    ids = torch.tensor([[*row.prompt_token_ids.tolist(), *row.output]])
+    shape = {"vocab_size": logits.numel(), "hidden_size": 8, "num_hidden_layers": 1}
+    shape |= {"num_attention_heads": 1, "num_key_value_heads": 1, "intermediate_size": 8}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
+    config = transformers.GenerationConfig(do_sample=True, **{"top_k": 0} | options)
+    model._prepare_special_tokens(config)
+    processors = model._get_logits_processor(config, len(row.prompt_token_ids), ids)
+    return processors(ids, logits[None].clone())[0]
+
+
+NARROWED = [
+    {"temperature": 0.7},
+    {"temperature": 1.3, "top_k": 5},
+    {"temperature": 0.7, "top_p": 0.8},
+    {"temperature": 1.0, "min_p": 0.2},
+    {"temperature": 0.9, "typical_p": 0.7},
+    {"temperature": 1.5, "top_k": 20, "top_p": 0.6, "min_p": 0.05, "typical_p": 0.9},
+    {"temperature": 2.0, "top_p": 0.999},
+    {"temperature": 1.0, "top_p": 0.0},
+]
+PROCESSED = [
+    {"repetition_penalty": 1.3},
+    {"bad_words_ids": [[3], [5, 6], [9, 9, 9, 9]]},
+    {"min_tokens": 3, "stop_token_ids": [2, 11]},
+    {"min_tokens": 2, "stop_token_ids": [2, 11]},
+]
+
+
+def processed(row, logits, **options):
+    """Our scores of ``row`` beside transformers', both as log probabilities."""
+    scores, failed = process(logits[None], [row])
+    assert not failed
+    if not row.sampler.params.greedy:
+        scores = narrow(scores, [row.sampler.params])
+    expected = generated_by_transformers(logits, row, **options)
+    return scores[0].log_softmax(-1), expected.log_softmax(-1)
+
+
+@pytest.mark.parametrize("params", NARROWED)
+def test_narrows_as_generate_does(params):
+    """The tokens kept and their probabilities are those of transformers, for many logits."""
+    torch.manual_seed(4)
+    for spread in (0.1, 1.0, 4.0):
+        logits = torch.randn(300) * spread
+        found, expected = processed(Asked([1], **params), logits, **params)
+        assert torch.equal(found.isfinite(), expected.isfinite())
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("params", PROCESSED)
+def test_processes_as_generate_does(params):
+    """Scores after penalties, bans and a minimum are those of transformers."""
+    torch.manual_seed(5)
+    row = Asked([7, 3, 9, 9], [5, 9], **params)
+    options = dict(params)
+    if "stop_token_ids" in options:
+        options["eos_token_id"] = options.pop("stop_token_ids")
+        options["min_new_tokens"] = options.pop("min_tokens")
+    found, expected = processed(row, torch.randn(40), **options)
+
+    torch.testing.assert_close(found, expected)
+
+
+def test_biases_penalties_and_narrowing_in_the_order_of_generate():
+    """All together give what generate() gives, beside rows of other kinds and lengths."""
+    torch.manual_seed(6)
+    logits = torch.randn(4, 60)
+    bias = {4: 2.5, 9: -float("inf")}
+    params = {"repetition_penalty": 1.4, "bad_words_ids": [[7, 8]], "temperature": 0.8, "top_k": 9}
+    rows = [
+        Asked([7, 3], [5, 7], logit_bias=bias, **params),
+        Asked([1]),
+        Asked([1, 2, 3, 4, 5, 6], [9, 4, 4, 7], logit_bias=bias, **params),
+        Asked([5], [5], logits_processors=[lambda ids, scores: scores + ids.sum()], min_tokens=1),
+    ]
+    scores, failed = process(logits, rows)
+    assert not failed
+    for at in (0, 2):
+        found = narrow(scores[[at]], [rows[at].sampler.params])[0].log_softmax(-1)
+        biased = [[[token], value] for token, value in bias.items()]
+        expected = generated_by_transformers(logits[at], rows[at], sequence_bias=biased, **params)
+        torch.testing.assert_close(found, expected.log_softmax(-1))
+
+    assert torch.equal(logits[1], scores[1])
+    assert torch.equal(logits[3] + 10, scores[3])
+
+
+def test_presence_and_frequency_count_the_answer_alone():
+    """Tokens of the answer lose the one once and the other each time; those of the prompt not."""
+    rows = [
+        Asked([1, 1, 2], [3, 3, 4], presence_penalty=0.5, frequency_penalty=0.25),
+        Asked([1], [2], presence_penalty=0.5, frequency_penalty=0.25),
+        Asked([1], [], presence_penalty=0.5, frequency_penalty=0.25),
+    ]
+    scores, _ = process(torch.zeros(3, 6), rows)
+
+    assert [[0, 0, 0, -1, -0.75, 0], [0, 0, -0.75, 0, 0, 0], [0] * 6] == scores.tolist()
+
+
+def test_top_n_sigma_keeps_what_is_near_the_largest():
+    """Barred tokens count neither for the mean nor for the spread."""
+    logits = torch.tensor([[0.0, 2, 4, 6, 8, -float("inf")]])  # the spread is the root of 8
+    for sigma, kept in ((0.7, 1), (0.8, 2), (1.5, 3), (9, 5)):
+        params = SamplingParams(temperature=0.5, top_n_sigma=sigma)
+        assert kept == int(narrow(logits.clone(), [params]).isfinite().sum())
+
+
+@pytest.mark.parametrize("seed", [None, 12])
+def test_draws_follow_the_probabilities(seed):
+    """Chi-square of 4,000 draws over 8 tokens, below what chance exceeds once in 1,000 times."""
+    chances = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.1, 0.05, 0.0])
+    sampler = Asked(temperature=1.0, seed=seed).sampler
+    sampler.generator.manual_seed(12)
+    drawn = torch.cat([sampler.draw(chances[None])[0] for _ in range(4000)]).bincount(minlength=8)
+    expected = chances[:7] * 4000
+
+    assert 0 == drawn[7]
+    assert float(((drawn[:7] - expected) ** 2 / expected).sum()) < 22.5
+
+
+def test_a_draw_never_falls_behind_the_last_token():
+    """However near to 1 the random number is, a token that has no chance never comes."""
+    chances = torch.tensor([[0.0, 0.1, 0.2, 0.0]])
+    sampler = Asked(temperature=1.0).sampler
+    for number, token in ((0.0, 1), (1 - 2**-24, 2)):
+        with unittest.mock.patch(
+            "torch.rand", lambda *_, number=number, **__: torch.tensor([[number]])
+        ):
+            assert token == int(sampler.draw(chances))
+
+
+def test_rows_that_bar_every_token_fail_alone():
+    """And one whose own processor raises or gives another shape; the row beside them does not."""
+
+    def broken(ids, scores):
+        raise RuntimeError("broken")
+
+    rows = [
+        Asked(logit_bias=dict.fromkeys(range(4), -float("inf"))),
+        Asked(logits_processors=[broken]),
+        Asked(logits_processors=[lambda ids, scores: scores[0]], temperature=1.0),
+        Asked(),
+    ]
+    barred, raised, shape, sound = sample_rows(LOGITS.expand(4, -1), rows)
+
+    assert isinstance(barred, SamplingError)
+    assert "params" == barred.field
+    assert "broken" == str(raised)
+    assert "logits_processors" == shape.field
+    assert Choice(0) == sound
+
+
+def test_logprobs_are_the_models():
+    """Of the token chosen and the likeliest, before any penalty or temperature."""
+    rows = [
+        Asked(logprobs=2, logit_bias={0: -float("inf")}),
+        Asked(logprobs=0, temperature=9.0, top_k=1),
+        Asked(),
+    ]
+    first, second, third = sample_rows(LOGITS.double().expand(3, -1), rows)
+    logs = [pytest.approx(float(value)) for value in LOGITS]
+
+    assert (1, 1, logs[1]) == (first.token, *first.logprobs[:2])
+    assert {0: logs[0], 1: logs[1]} == first.logprobs.top
+    assert (0, 0, logs[0], {}) == (second.token, *second.logprobs)
+    assert third.logprobs is None
+
+
+def test_many_rows_of_a_large_vocabulary():
+    """More than is worked on at once: each row's token is the one it gets alone."""
+    torch.manual_seed(7)
+    logits = torch.randn(14, 49152)
+    params = [{}, {"temperature": 1.0, "seed": 1, "top_p": 0.9}, {"repetition_penalty": 1.2}]
+    alone = [Asked([1, 2], [3] * at, **params[at % 3]).sample(logits[at]) for at in range(14)]
+    rows = [Asked([1, 2], [3] * at, **params[at % 3]) for at in range(14)]
+
+    assert alone == [choice.token for choice in sample_rows(logits, rows)]

@@ -12,7 +12,7 @@ from octavo.lazy import on_use
 if TYPE_CHECKING:
     from octavo.engine.engine import Engine, EngineStats
     from octavo.engine.request import Completion, Request
-    from octavo.engine.sampling import SamplingParams
+    from octavo.engine.sampling import SamplingParams, TokenLogprobs
 
 __all__ = [
     "Completion",
@@ -20,6 +20,7 @@ __all__ = [
     "EngineStats",
     "Request",
     "SamplingParams",
+    "TokenLogprobs",
 ]
 
 _HOMES = {
@@ -28,6 +29,7 @@ _HOMES = {
     "EngineStats": "engine",
     "Request": "request",
     "SamplingParams": "sampling",
+    "TokenLogprobs": "sampling",
 }
 
 __getattr__ = on_use(__name__, _HOMES)

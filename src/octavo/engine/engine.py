@@ -22,7 +22,7 @@ from octavo.checks import Ints, Tokens, check_tokens
 from octavo.engine.adapters import Adapters, unwrapped
 from octavo.engine.request import Completion, OnToken, Request, StopTexts
 from octavo.engine.runner import Runner
-from octavo.engine.sampling import Sampler, SamplingParams, sample_rows
+from octavo.engine.sampling import Choice, Sampler, SamplingParams, check_vocabulary, sample_rows
 from octavo.errors import (
     CapacityError,
     LengthError,
@@ -182,7 +182,8 @@ class Engine:
             CapacityError: the prompt leaves no room in the model's context, or the request is
                 longer than the plan's max_length.
             NeverFits: it needs more pages than the pool has.
-            SamplingError: stop texts without a tokenizer, or ``params`` or ``on_token`` is neither.
+            SamplingError: stop texts without a tokenizer, a bias or ban of no token of this model,
+                or ``params`` or ``on_token`` is neither.
             StepError: the engine is closed.
 
         Cost: O(len(tokens)).
@@ -198,6 +199,7 @@ class Engine:
         if params.stop and self._tokenizer is None:
             raise SamplingError("stop", params.stop, "stop texts need Engine(tokenizer=...)")
         limit = self._check_limit(len(prompt), params.max_tokens)
+        check_vocabulary(params, self._vocabulary)
         sampler = Sampler(params, self.storage.device)
         stops = StopTexts(tuple(params.stop), self._tokenizer) if params.stop else None
         request = Request(
@@ -366,7 +368,7 @@ class Engine:
             raise CapacityError("len(tokens)", prompt, limit - 1, why)
         return limit
 
-    def _compute(self, turn: Turn[Request]) -> tuple[list[Request], list[int | Exception]]:
+    def _compute(self, turn: Turn[Request]) -> tuple[list[Request], list[Choice | Exception]]:
         """Run one step to its commit.
 
         Returns:
@@ -379,9 +381,9 @@ class Engine:
             with self._adapters.applied(step, [request.adapter for request in turn.requests]):
                 logits = self._runner.forward(step)
             wanting = list(compress(turn.requests, step.wants_token.tolist()))
-            found = sample_rows(logits, [request.sampler for request in wanting])
+            found = sample_rows(logits, wanting)
             tokens = np.zeros(len(turn.requests), np.int32)
-            tokens[step.wants_token] = [t if isinstance(t, int) else 0 for t in found]
+            tokens[step.wants_token] = [c.token if isinstance(c, Choice) else 0 for c in found]
             self.cache.commit(step, tokens)
         except BaseException:
             self._abort(step)
@@ -394,18 +396,18 @@ class Engine:
         except OctavoError:
             return  # interrupted after the commit had closed the step, or in its middle: see reset
 
-    def _book(self, step: Step, wanting: list[Request], found: list[int | Exception]) -> None:
+    def _book(self, step: Step, wanting: list[Request], found: list[Choice | Exception]) -> None:
         """Everything that follows from a committed step, before any listener is called.
 
         What cannot fail is done for all requests before what can is tried for any.
         """
         tokens = 0
-        for request, token in zip(wanting, found, strict=True):
-            if isinstance(token, int):
-                request.take(token)
+        for request, choice in zip(wanting, found, strict=True):
+            if isinstance(choice, Choice):
+                request.take(choice)
                 tokens += 1
             else:
-                request.error = token
+                request.error = choice
         self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=tokens)
         for request in [r for r in wanting if r.stops is not None and r.error is None]:
             self._alone(request, request.look_for_stop_text)
@@ -422,11 +424,11 @@ class Engine:
         if self._erases:
             self.storage.zero(self.cache.vacated())
 
-    def _call_listeners(self, wanting: list[Request], found: list[int | Exception]) -> None:
+    def _call_listeners(self, wanting: list[Request], found: list[Choice | Exception]) -> None:
         """Call each ``on_token``; one that raises costs its own request and no other's token."""
-        for request, token in zip(wanting, found, strict=True):
-            if request.on_token and request.error is None and isinstance(token, int):
-                self._alone(request, partial(request.on_token, request, token))
+        for request, choice in zip(wanting, found, strict=True):
+            if request.on_token and request.error is None and isinstance(choice, Choice):
+                self._alone(request, partial(request.on_token, request, choice.token))
                 if request.error is not None:
                     self.cancel(request)
 

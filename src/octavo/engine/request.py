@@ -6,7 +6,8 @@ from typing import Any, Literal, NamedTuple
 from octavo.cache.identity import Adapter
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
-from octavo.engine.sampling import Sampler, SamplingParams
+from octavo.checks import Ints
+from octavo.engine.sampling import Choice, Sampler, SamplingParams, TokenLogprobs
 from octavo.errors import uncopied
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -22,12 +23,14 @@ class Completion(NamedTuple):
             context is reached; ``cancelled``.
         prompt_tokens: tokens of the prompt.
         cached_tokens: those of them whose KV was found in the prefix cache.
+        logprobs: of each generated token, where the request asks for them; else None.
     """
 
     token_ids: list[int]
     finish_reason: FinishReason
     prompt_tokens: int
     cached_tokens: int
+    logprobs: list[TokenLogprobs] | None = None
 
 
 class Request:
@@ -39,6 +42,7 @@ class Request:
         params: how its tokens are chosen, and when it ends.
         limit: most tokens, prompt and generated ones together.
         output: tokens generated so far, a stop token included.
+        logprobs: of each of them, where ``params`` asks for them; else empty.
         finish_reason: None while it runs; see Completion.
         stop_reason: the stop token or text that ended it, or None.
         error: what cancelled it, raised while its token was chosen or passed on; or None.
@@ -64,6 +68,7 @@ class Request:
         self.prompt, self.params, self.limit = prompt, params, limit
         self.adapter = adapter
         self.output: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.error: BaseException | None = None
@@ -75,6 +80,11 @@ class Request:
         runs = self.sequence is not None and not self.sequence.preempted
         state = self.finish_reason or ("runs" if runs else "waits")
         return f"<Request of {self.prompt_tokens} tokens: {len(self.output)} generated, {state}>"
+
+    @property
+    def prompt_token_ids(self) -> Ints:
+        """The prompt's ids, int32; read-only."""
+        return self.prompt.tokens
 
     @property
     def prompt_tokens(self) -> int:
@@ -91,9 +101,12 @@ class Request:
         """Whether no more tokens will come."""
         return self.finish_reason is not None
 
-    def take(self, token: int) -> None:
+    def take(self, choice: Choice) -> None:
         """Add a generated token; a stop token or the limit ends the request. Cannot fail. O(1)."""
+        token = choice.token
         self.output.append(token)
+        if choice.logprobs is not None:
+            self.logprobs.append(choice.logprobs)
         if token in self.params.stop_token_ids:
             self.stop_reason, self.finish_reason = token, "stop"
         elif self.prompt_tokens + len(self.output) >= self.limit:
@@ -113,7 +126,10 @@ class Request:
     def completion(self) -> Completion:
         """What came of it so far; a request that still runs counts as cancelled."""
         reason = self.finish_reason or "cancelled"
-        return Completion(list(self.output), reason, self.prompt_tokens, self.cached_tokens)
+        logprobs = None if self.params.logprobs is None else list(self.logprobs)
+        return Completion(
+            list(self.output), reason, self.prompt_tokens, self.cached_tokens, logprobs
+        )
 
 
 class StopTexts:

@@ -1,0 +1,197 @@
+"""What a request asks for: how its tokens are chosen, what is told of them, when it ends.
+
+Plain values, checked one by one and against each other. Knows no model: what depends on its
+vocabulary is checked where a request is submitted.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any
+
+from octavo.checks import check_int, check_tokens, entries_of
+from octavo.errors import LengthError, SamplingError, TokenError
+
+LogitsProcessor = Callable[[Any, Any], Any]
+"""As transformers has them: (token ids [1, n], scores [1, vocabulary]) -> scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a request's tokens are chosen and when it ends.
+
+    The scores of the next token are changed in the order of transformers' generate(): bias,
+    penalties, bad words, minimum length, processors of one's own; then, where tokens are sampled,
+    temperature, top_n_sigma, top_k, top_p, min_p and typical_p. Each sees what the one before left.
+
+    Attributes:
+        max_tokens: most tokens to generate; 0: none, the model is not run.
+        temperature: 0: always the likeliest token; else what scores are divided by.
+        top_p: sample from the likeliest tokens that together have this probability; None: all.
+        top_k: sample from this many likeliest tokens; None: all.
+        seed: same seed, same logits: same tokens, which are those of generate() alone after
+            ``torch.manual_seed(seed)``; None: different each time, with fewer random numbers.
+        stop_token_ids: tokens that end the request; the one that does is its last token. Without
+            any, as with the ``ignore_eos`` of other engines, it goes on to max_tokens.
+        stop: texts that end it as soon as they appear in the text of the generated tokens.
+        min_tokens: no stop token comes, and no stop text counts, before this many are generated.
+        min_p: sample from tokens at least this times as probable as the likeliest; None: all.
+        typical_p: sample from tokens of about expected surprise that together have this
+            probability (locally typical sampling); None: all.
+        top_n_sigma: sample from tokens whose score is at most this many standard deviations of all
+            scores below the largest; None: all.
+        repetition_penalty: what scores of tokens of prompt and answer are divided by, or where
+            negative multiplied by.
+        presence_penalty: subtracted from the scores of tokens of the answer.
+        frequency_penalty: subtracted from them once per time they came.
+        logit_bias: token id to what is added to its score; ``-inf``: never this token.
+        bad_words_ids: lists of token ids that never come in full.
+        logits_processors: further ones, called as ``processor(ids, scores)`` with all tokens so
+            far [1, n] int64 and the scores [1, vocabulary] float32; they give the new scores. One
+            that keeps a state between calls serves one request.
+        logprobs: log probabilities of each token chosen and of this many likeliest in its place,
+            by the model, before any change named here; None: none are told.
+
+    Raises:
+        SamplingError: a value is out of range, or two contradict each other.
+        LengthError: a count is out of range. TokenError: an id is no token id.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop_token_ids: Sequence[int] = ()
+    stop: str | Sequence[str] = ()
+    min_tokens: int = 0
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    logits_processors: Sequence[LogitsProcessor] = ()
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_counts()
+        self._check_numbers()
+        held = {
+            "stop_token_ids": tuple(check_tokens(self.stop_token_ids, "stop_token_ids").tolist()),
+            "stop": _texts("stop", self.stop),
+            "logit_bias": _biases(self.logit_bias),
+            "bad_words_ids": _id_lists("bad_words_ids", self.bad_words_ids),
+            "logits_processors": _processors(self.logits_processors),
+        }
+        for name, value in held.items():
+            object.__setattr__(self, name, value)
+        for token in self.stop_token_ids:
+            if (token,) in self.bad_words_ids:
+                why = f"it bans token {token}, which stop_token_ids waits for"
+                raise SamplingError("bad_words_ids", self.bad_words_ids, why)
+
+    def _check_counts(self) -> None:
+        check_int("max_tokens", self.max_tokens, 0)
+        check_int("min_tokens", self.min_tokens, 0)
+        if self.min_tokens > self.max_tokens:
+            why = f"max_tokens is {self.max_tokens}"
+            raise LengthError("min_tokens", self.min_tokens, 0, self.max_tokens, why)
+        for name, low in (("top_k", 1), ("logprobs", 0)):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), low)
+        if self.seed is not None:
+            check_int("seed", self.seed, 0, 2**63 - 1)
+
+    def _check_numbers(self) -> None:
+        _check_number("temperature", self.temperature, 0, inf)
+        for name in ("top_p", "min_p"):
+            if getattr(self, name) is not None:
+                _check_number(name, getattr(self, name), 0, 1)
+        if self.typical_p is not None:
+            _check_number("typical_p", self.typical_p, 0, 1, above=True)
+        if self.top_n_sigma is not None:
+            _check_number("top_n_sigma", self.top_n_sigma, 0, inf, above=True)
+        _check_number("repetition_penalty", self.repetition_penalty, 0, inf, above=True)
+        _check_number("presence_penalty", self.presence_penalty, -2, 2)
+        _check_number("frequency_penalty", self.frequency_penalty, -2, 2)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, without chance."""
+        return self.temperature == 0
+
+
+def check_vocabulary(params: SamplingParams, vocabulary: int) -> None:
+    """Check what parameters say of token ids against a model's.
+
+    Args:
+        params: of a request to it.
+        vocabulary: how many tokens it has.
+
+    Raises:
+        SamplingError: a biased or banned token is none of them.
+        LengthError: more log probabilities are asked for than it has tokens.
+    """
+    right = f"the model's token ids are 0..{vocabulary - 1}"
+    if any(token >= vocabulary for token in params.logit_bias):
+        raise SamplingError("logit_bias", params.logit_bias, right)
+    if any(token >= vocabulary for word in params.bad_words_ids for token in word):
+        raise SamplingError("bad_words_ids", params.bad_words_ids, right)
+    check_int("logprobs", params.logprobs or 0, 0, vocabulary)
+
+
+def _check_number(
+    name: str, value: object, low: float, high: float, *, above: bool = False
+) -> None:
+    right = f"it must be a number {'above' if above else 'of at least'} {low}"
+    right += "" if high == inf else f" and at most {high}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise SamplingError(name, value, right)
+    if not isfinite(value) or not low <= value <= high or (above and value == low):
+        raise SamplingError(name, value, right)
+
+
+def _texts(name: str, given: Any) -> tuple[str, ...]:
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    texts = tuple(given) if several else (given,)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise SamplingError(name, given, "each must be a text that is not empty")
+    return texts
+
+
+def _biases(given: Any) -> dict[int, float]:
+    right = "it must map token ids to finite numbers or -inf"
+    if not isinstance(given, Mapping):
+        raise SamplingError("logit_bias", given, right)
+    ids = check_tokens(list(given), "logit_bias").tolist()
+    values = list(given.values())
+    numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+    if not numbers or not all(value == -inf or abs(value) < 2.0**127 for value in values):
+        raise SamplingError("logit_bias", given, right)
+    return dict(zip(ids, map(float, values), strict=True))
+
+
+def _id_lists(name: str, given: Any) -> tuple[tuple[int, ...], ...]:
+    def wrong() -> SamplingError:
+        return SamplingError(name, given, "it must be a list of lists of token ids, none empty")
+
+    try:
+        lists = tuple(tuple(check_tokens(each).tolist()) for each in entries_of(given, wrong))
+    except TokenError as error:
+        raise wrong() from error
+    if not all(lists):
+        raise wrong()
+    return lists
+
+
+def _processors(given: Any) -> tuple[LogitsProcessor, ...]:
+    def wrong() -> SamplingError:
+        return SamplingError("logits_processors", given, "it must be a list of callables")
+
+    found = tuple(entries_of(given, wrong))
+    if not all(callable(each) for each in found):
+        raise wrong()
+    return found

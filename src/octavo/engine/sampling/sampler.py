@@ -1,0 +1,216 @@
+"""From logits to tokens: each request's sampler, and the choice for all rows of a step.
+
+Rows with the same processors go through them together, and all that sample are narrowed together;
+a row's token depends on its own logits, tokens and random numbers alone. Knows no pages, requests
+or text.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from octavo.engine.sampling.logprobs import TokenLogprobs, logprobs_of
+from octavo.engine.sampling.narrowing import narrow
+from octavo.engine.sampling.params import SamplingParams
+from octavo.engine.sampling.processors import History, Tokens, kind_of, processors_of
+from octavo.errors import SamplingError, UnsupportedModel, uncopied
+
+_BLOCK = 2**19  # scores worked on at once, lest a large batch leaves the caches of the processor
+
+
+class Sampler:
+    """Chooses one request's tokens; holds its random numbers.
+
+    Args:
+        params: the request's.
+        device: where the logits are.
+
+    Attributes:
+        params: as given.
+        processors: what changes its scores, in order.
+        kind: equal where processors are, so that one call serves both.
+        generator: its random numbers.
+    """
+
+    __reduce__ = uncopied("its random numbers are drawn once; make another from its parameters")
+
+    def __init__(self, params: SamplingParams, device: torch.device | str = "cpu") -> None:
+        self.params, self.generator = params, torch.Generator(device)
+        self.processors, self.kind = processors_of(params), kind_of(params)
+        if params.seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(params.seed)
+
+    def draw(self, chances: torch.Tensor) -> torch.Tensor:
+        """A token at random.
+
+        Args:
+            chances: [1, vocabulary], at least 0; they need not sum to 1.
+
+        Returns:
+            The token, [1, 1] int64.
+
+        Cost: O(vocabulary); with a seed as many random numbers, without one.
+        """
+        if self.params.seed is not None:  # as generate() does: the same numbers give its tokens
+            return torch.multinomial(chances, 1, generator=self.generator)
+        edges = chances.cumsum(-1)
+        total = edges[:, -1:]
+        point = torch.rand((1, 1), generator=self.generator, device=chances.device) * total
+        # a product rounded up to the end would fall behind the last token that has a chance
+        point = torch.minimum(point, total.nextafter(torch.zeros_like(total)))
+        return torch.searchsorted(edges, point, right=True)
+
+
+class Row(Tokens, Protocol):
+    """What wants a token: a request, or one with tokens drafted behind its own.
+
+    Attributes:
+        sampler: how its token is chosen.
+    """
+
+    @property
+    def sampler(self) -> Sampler:
+        """How its token is chosen."""
+        ...
+
+
+class Choice(NamedTuple):
+    """A token chosen.
+
+    Attributes:
+        token: its id.
+        logprobs: how probable it was; None: the request does not ask.
+    """
+
+    token: int
+    logprobs: TokenLogprobs | None = None
+
+
+def sample_rows(logits: torch.Tensor, rows: Sequence[Row]) -> list[Choice | Exception]:
+    """The next token of each row.
+
+    Args:
+        logits: [rows, vocabulary] of the model, any float dtype; -inf: never this token.
+        rows: whose they are.
+
+    Returns:
+        One choice per row, or what went wrong there: a row that fails costs no other row.
+        UnsupportedModel: a logit is NaN or inf, or all are -inf; SamplingError: the parameters
+        bar every token; and whatever a processor of the request's own raises.
+
+    Cost: O(rows * vocabulary), and what `narrow` says of rows that sample.
+    """
+    most = max(1, _BLOCK // logits.shape[-1])
+    found: list[Choice | Exception] = []
+    for start in range(0, len(rows), most):
+        block, members = logits[start : start + most], rows[start : start + most]
+        found += _with_logprobs(block, members, _sample_block(block, members))
+    return found
+
+
+def _sample_block(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | Exception]:
+    def refuse(_at: int, largest: float) -> Exception:
+        return UnsupportedModel("logits", f"the model gave {largest} as the largest of them")
+
+    tokens = _likeliest(logits, refuse)
+    changed = [at for at, row in enumerate(rows) if row.sampler.processors or not _greedy(row)]
+    _replace(tokens, changed, lambda left: _choose(logits[left], [rows[at] for at in left]))
+    return tokens
+
+
+def _choose(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | Exception]:
+    """Tokens of rows that have processors, or sample."""
+    scores, failed = process(logits, rows)
+
+    def refuse(at: int, largest: float) -> Exception:
+        right = f"the largest score that it leaves is {largest}, and some token must be possible"
+        return failed.get(at) or SamplingError("params", rows[at].sampler.params, right)
+
+    tokens = _likeliest(scores, refuse)
+    sampled = [at for at, row in enumerate(rows) if not _greedy(row)]
+    _replace(tokens, sampled, lambda left: _sample(scores[left], [rows[at] for at in left]))
+    return tokens
+
+
+def _sample(scores: torch.Tensor, rows: Sequence[Row]) -> list[int | Exception]:
+    chances = narrow(scores, [row.sampler.params for row in rows]).softmax(-1)
+    found: list[int | Exception] = []
+    for at, row in enumerate(rows):
+        try:
+            found.append(int(row.sampler.draw(chances[at : at + 1])))
+        except Exception as error:  # noqa: BLE001, whatever it is, it is this row's alone
+            found.append(error)
+    return found
+
+
+def _greedy(row: Row) -> bool:
+    return row.sampler.params.greedy
+
+
+def _likeliest(
+    scores: torch.Tensor, refuse: Callable[[int, float], Exception]
+) -> list[int | Exception]:
+    """The likeliest token of each row; an error where the largest score is no number."""
+    top, ids = (column.tolist() for column in scores.max(dim=-1))
+    sound = (-torch.inf < value < torch.inf for value in top)
+    return [ids[at] if good else refuse(at, top[at]) for at, good in enumerate(sound)]
+
+
+def _replace(
+    tokens: list[int | Exception],
+    rows: Iterable[int],
+    choose: Callable[[list[int]], Sequence[int | Exception]],
+) -> None:
+    """Choose anew for these rows, but for those that have failed."""
+    left = [at for at in rows if isinstance(tokens[at], int)]
+    for at, token in zip(left, choose(left) if left else (), strict=True):
+        tokens[at] = token
+
+
+def process(logits: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, dict[int, Exception]]:
+    """The scores that each row's processors leave.
+
+    Args:
+        logits: [rows, vocabulary]; not changed.
+        rows: whose they are.
+
+    Returns:
+        Scores [rows, vocabulary] float32, and by row what its processors raised; its scores are
+        -inf then.
+
+    Cost: O(rows * vocabulary), and O(tokens) of rows with penalties or processors of their own.
+    """
+    scores, failed = logits.to(torch.float32, copy=True), dict[int, Exception]()
+    alike = dict[object, list[int]]()
+    for at, row in enumerate(rows):
+        alike.setdefault(row.sampler.kind, []).append(at)
+    for members in alike.values():
+        part = scores if len(members) == len(rows) else scores[members]
+        history = History([rows[at] for at in members], scores.shape[-1], scores.device)
+        try:
+            for processor in rows[members[0]].sampler.processors:
+                part = processor(history, part)
+        except Exception as error:  # noqa: BLE001, whatever it is, it is these rows' alone
+            part = torch.full_like(part, -torch.inf)
+            failed |= dict.fromkeys(members, error)
+        if part is not scores:
+            scores[members] = part
+    return scores, failed
+
+
+def _with_logprobs(
+    logits: torch.Tensor, rows: Sequence[Row], tokens: Sequence[int | Exception]
+) -> list[Choice | Exception]:
+    found = [Choice(token) if isinstance(token, int) else token for token in tokens]
+    asked = dict[int, Choice]()
+    for at, choice in enumerate(found):
+        if isinstance(choice, Choice) and rows[at].sampler.params.logprobs is not None:
+            asked[at] = choice
+    counts = [rows[at].sampler.params.logprobs or 0 for at in asked]
+    told = logprobs_of(logits[list(asked)], [each.token for each in asked.values()], counts)
+    for at, logprobs in zip(asked, told, strict=True):
+        found[at] = Choice(logprobs.token, logprobs)
+    return found
