@@ -135,6 +135,13 @@ def distributions() -> tuple[Path, Path, Path]:
     return source, compiled[0], pure
 
 
+def starts(python: str) -> bool:
+    """Whether a Python is on PATH and runs; pyenv's stand-in for one may not."""
+    if shutil.which(python) is None:
+        return False
+    return subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0
+
+
 def check(pythons: Sequence[str], work: Path) -> None:
     """Install and try everything with every Python."""
     source, compiled, pure = distributions()
@@ -194,7 +201,7 @@ def main() -> None:
         if options.what == "build":
             build(Path(work))
         else:
-            check(options.pythons or list(filter(shutil.which, PYTHONS)), Path(work))
+            check(options.pythons or list(filter(starts, PYTHONS)), Path(work))
 
 
 if __name__ == "__main__":
