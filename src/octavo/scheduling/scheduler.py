@@ -12,7 +12,8 @@ Nobody starves. The first in order is never preempted and takes at least one tok
 is admitted past one that waits. So a request is preempted at most once for each that goes before
 it, and of those there are the ones that it found and a bounded number of later ones. In steps: the
 request that is first ends within as many as its limit has tokens; if it waits, within as many more
-as the longest limit of those that run.
+as the longest limit of those that run. Only where it runs alone and its packed pages are scattered
+over all there are does it begin anew, once, and nobody is admitted beside it until it has ended.
 
 Knows no model, no clock and no text: whoever drives it runs the steps it hands out, commits or
 aborts them, removes what has ended, and says what time it is.
@@ -164,6 +165,7 @@ class Scheduler(Generic[R]):
         self.recomputed_tokens = 0
         self._order = Order[R](patience)
         self._denied: R | None = None  # it and all behind it found no room since one last ended
+        self._alone: R | None = None  # who began anew, and runs with nobody beside it
         self._behind = dict[R, Sequence]()  # those with more than a token to compute, in order
         share = check_watermark(watermark)
         self._spare = int(share * cache.plan.usable_pages) if preemption else 0
@@ -228,6 +230,8 @@ class Scheduler(Generic[R]):
             self._denied = None
         elif request is self._denied:
             self._denied = None
+        if request is self._alone:
+            self._alone = None
         request.sequence = self._next = None
         self._order.remove(request)
 
@@ -312,14 +316,17 @@ class Scheduler(Generic[R]):
         admitted, self._admitted = self._admitted, []
         return Turn(step, self._rows.copy(), admitted)
 
-    def part(self, turn: Turn[R], requests: Iterable[R]) -> Turn[R]:
+    def part(self, turn: Turn[R], requests: Iterable[R]) -> Turn[R] | None:
         """A turn of some requests of a turn that was aborted, each with as many tokens as there.
 
         Where the model raises, turns of half of the requests, and of half of those, tell for whom.
 
         Args:
-            turn: the last; nothing was scheduled or committed since its step was aborted.
-            requests: at least one of the turn's; those that were removed since sit out.
+            turn: the last; nothing was scheduled since its step was aborted.
+            requests: of the turn's; those that were removed since sit out.
+
+        Returns:
+            None where all of them were.
 
         Raises:
             StepError: the turn's step is open.
@@ -331,6 +338,8 @@ class Scheduler(Generic[R]):
         there = zip(turn.requests, turn.step.counts.tolist(), strict=True)
         counts = {request: count for request, count in there if request in chosen}
         rows = [self.running[request] for request in counts]
+        if not rows:
+            return None
         # what an abort has cost a state may end at a stop earlier than the turn did
         most = [min(n, _ahead(row)) for n, row in zip(counts.values(), rows, strict=True)]
         step = self._step = self.cache.extend(rows, most)
@@ -343,6 +352,8 @@ class Scheduler(Generic[R]):
     # -- admitting -----------------------------------------------------------------------------
 
     def _admit(self) -> None:
+        if self._alone in self.running:
+            return
         while self.waiting and not self.full and len(self.running) < self._most_rows:
             request = self.waiting[0]
             if self._is_being_computed(request):
@@ -468,12 +479,12 @@ class Scheduler(Generic[R]):
                 elif rows > 1:
                     self._preempt_last()
                     most = self._most
-                else:
+                elif not self._start_over():
                     raise
 
     def _counts(self, most: int) -> int | NDArray[np.int64]:
         """Next tokens of each row, ``most`` together where that is at least one each. O(rows)."""
-        left, counts = most - len(self._rows), None
+        left, counts = 0 if self._alone in self.running else most - len(self._rows), None
         for sequence in self._behind.values():
             more = min(_ahead(sequence) - 1, left)
             if more > 0:
@@ -481,6 +492,21 @@ class Scheduler(Generic[R]):
                 counts[self._batch.row(sequence)] += more
                 left -= more
         return 1 if counts is None else counts
+
+    def _start_over(self) -> bool:
+        """Let one that runs alone begin anew, token by token, and nobody beside it.
+
+        Its windows slid with chunks and beside others: of packed pages it may hold more parents
+        than it has pages to fill, and more than there are. Token by token it takes a parent only
+        where its others are full.
+        """
+        request = next(iter(self.running))
+        if not self.cache.plan.packed or request is self._alone:
+            return False
+        self._preempt_last()
+        self._start(request, reuse=False)
+        self._alone = request
+        return True
 
     def _preempt_last(self) -> None:
         """Take the pages of the last in order; it comes back when one before it has ended."""

@@ -5,7 +5,8 @@ beside it and plain lists, and holds the laws; `stress` does so at random,
 ``octavo.testing.machine`` under Hypothesis, which it alone needs. `freeze` proves that a verb which
 raised changed nothing; `unowned_slots` says what to fill with NaN; `run_case` runs a case given as
 plain data. `check_kernel` compares any paged attention with the oracle.
-``python -m octavo.testing --rules N --seed S`` is the long run.
+``python -m octavo.testing --rules N --seed S`` is the long run. `traffic` lets requests come to a
+scheduler and a mock model, until all have ended as promised; ``--requests N`` is its long run.
 """
 
 from octavo.lazy import on_use
@@ -18,6 +19,7 @@ from octavo.testing.router import Router
 from octavo.testing.shapes import SHAPES, Shape
 from octavo.testing.store import ModelStore, Text
 from octavo.testing.stress import Report, stress
+from octavo.testing.traffic import traffic
 from octavo.testing.unowned import Unowned, unowned_slots
 from octavo.testing.world import World
 
@@ -39,6 +41,7 @@ __all__ = [
     "freeze",
     "run_case",
     "stress",
+    "traffic",
     "unowned_slots",
 ]
 

@@ -6,11 +6,11 @@ read through a step's addresses can be compared with what the sequence's own tok
 written: a stale, foreign or overwritten slot shows at once.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
-from octavo.cache.identity import CrossInput, Media, RootKey
+from octavo.cache.identity import CrossInput, Media
 from octavo.cache.step import Step
 from octavo.errors import uncopied
 from octavo.testing.shapes import Shape
@@ -29,7 +29,7 @@ class Text:
     """
 
     def __init__(
-        self, tokens: Iterable[int], root: RootKey = (), media: Sequence[Media] = ()
+        self, tokens: Iterable[int], root: Hashable = (), media: Sequence[Media] = ()
     ) -> None:
         self.tokens: list[int] = []
         self.contents: list[int] = []
@@ -59,7 +59,7 @@ class Text:
         return other
 
     def _behind(self, position: int) -> object:
-        return next((d for start, stop, d in self._media if start <= position < stop), None)
+        return next((d for start, stop, d in self._media if start <= position < stop), -1)
 
 
 class ModelStore:
