@@ -11,8 +11,9 @@ import octavo
 from octavo import SamplingError
 from octavo.engine import SamplingParams
 from octavo.engine.request import StopTexts
-from octavo.engine.sampling import Choice, Sampler, check_vocabulary, sample_rows
+from octavo.engine.sampling import Choice, Sampler, sample_rows
 from octavo.engine.sampling.narrowing import narrow
+from octavo.engine.sampling.params import check_vocabulary
 from octavo.engine.sampling.sampler import process
 
 LOGITS = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.1]))

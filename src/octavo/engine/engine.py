@@ -22,7 +22,7 @@ from octavo.checks import Ints, Tokens, check_tokens
 from octavo.engine.adapters import Adapters, unwrapped
 from octavo.engine.request import Completion, OnToken, Request, StopTexts
 from octavo.engine.runner import Runner
-from octavo.engine.sampling import Choice, Sampler, SamplingParams, check_vocabulary, sample_rows
+from octavo.engine.sampling import Choice, Samplers, SamplingParams, sample_rows
 from octavo.errors import (
     CapacityError,
     LengthError,
@@ -78,7 +78,8 @@ class Engine:
             admitted beside others.
         erase: whether pages are filled with zeros when all have let go of them, and before a step
             writes to them for the first time. Prefixes that are kept stay until they are evicted.
-        tokenizer: for stop texts; anything with ``decode(ids)``.
+        tokenizer: for stop texts, anything with ``decode(ids)``; for JSON schemas, expressions and
+            grammars a tokenizer of transformers with a Rust backend.
 
     Attributes:
         cache: pages and prefixes.
@@ -127,6 +128,7 @@ class Engine:
         self._adapters = Adapters(model)
         self._tokenizer = tokenizer
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self._samplers = Samplers(self._vocabulary, self.storage.device, tokenizer)
         self._stats = EngineStats()
         self._closed = False
 
@@ -183,7 +185,8 @@ class Engine:
                 longer than the plan's max_length.
             NeverFits: it needs more pages than the pool has.
             SamplingError: stop texts without a tokenizer, a bias or ban of no token of this model,
-                or ``params`` or ``on_token`` is neither.
+                a form of answers that nothing meets or that `octavo[grammar]` is missing for, or
+                ``params`` or ``on_token`` is neither.
             StepError: the engine is closed.
 
         Cost: O(len(tokens)).
@@ -199,8 +202,7 @@ class Engine:
         if params.stop and self._tokenizer is None:
             raise SamplingError("stop", params.stop, "stop texts need Engine(tokenizer=...)")
         limit = self._check_limit(len(prompt), params.max_tokens)
-        check_vocabulary(params, self._vocabulary)
-        sampler = Sampler(params, self.storage.device)
+        sampler = self._samplers.make(params)
         stops = StopTexts(tuple(params.stop), self._tokenizer) if params.stop else None
         request = Request(
             prompt,
@@ -409,8 +411,8 @@ class Engine:
             else:
                 request.error = choice
         self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=tokens)
-        for request in [r for r in wanting if r.stops is not None and r.error is None]:
-            self._alone(request, request.look_for_stop_text)
+        for request in [r for r in wanting if r.error is None]:
+            self._alone(request, request.look_for_end)
         for request in [r for r in wanting if r.error is not None or r.finish_reason is not None]:
             self._finish(request, "cancelled" if request.error else request.finish_reason)
 

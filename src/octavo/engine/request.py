@@ -19,7 +19,8 @@ class Completion(NamedTuple):
 
     Attributes:
         token_ids: the generated tokens, a stop token included.
-        finish_reason: ``stop``: a stop token or text came; ``length``: max_tokens or the model's
+        finish_reason: ``stop``: a stop token or text came, or the answer has the form asked for
+            and nothing can follow; ``length``: max_tokens or the model's
             context is reached; ``cancelled``.
         prompt_tokens: tokens of the prompt.
         cached_tokens: those of them whose KV was found in the prefix cache.
@@ -44,7 +45,8 @@ class Request:
         output: tokens generated so far, a stop token included.
         logprobs: of each of them, where ``params`` asks for them; else empty.
         finish_reason: None while it runs; see Completion.
-        stop_reason: the stop token or text that ended it, or None.
+        stop_reason: the stop token or text that ended it; None: none did, or the form of the
+            answer is complete.
         error: what cancelled it, raised while its token was chosen or passed on; or None.
         cached_tokens: tokens of the prompt found in the prefix cache; 0 while it waits.
         sequence: its handle in the cache, None before it first ran and when it is done.
@@ -112,16 +114,17 @@ class Request:
         elif self.prompt_tokens + len(self.output) >= self.limit:
             self.finish_reason = "length"
 
-    def look_for_stop_text(self) -> None:
-        """End the request where its last token completed a stop text. O(longest stop text).
+    def look_for_end(self) -> None:
+        """End it where its last token completed a stop text or its form. O(longest stop text).
 
-        Raises whatever the tokenizer does.
+        Raises whatever the tokenizer does, and where a grammar has become too complex.
         """
-        if self.finish_reason == "stop" or self.stops is None:
+        if self.finish_reason == "stop":
             return
-        text = self.stops.found(self.output)
-        if text is not None:
+        if self.stops is not None and (text := self.stops.found(self.output)) is not None:
             self.stop_reason, self.finish_reason = text, "stop"
+        elif self.sampler.matcher is not None and self.sampler.matcher.ends(self.output):
+            self.finish_reason = "stop"
 
     def completion(self) -> Completion:
         """What came of it so far; a request that still runs counts as cancelled."""

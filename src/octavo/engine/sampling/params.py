@@ -4,6 +4,7 @@ Plain values, checked one by one and against each other. Knows no model: what de
 vocabulary is checked where a request is submitted.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
@@ -14,6 +15,9 @@ from octavo.errors import LengthError, SamplingError, TokenError
 
 LogitsProcessor = Callable[[Any, Any], Any]
 """As transformers has them: (token ids [1, n], scores [1, vocabulary]) -> scores."""
+
+FORMS = ("json_schema", "regex", "grammar")
+"""The parameters that say of what form an answer is; a request has one of them or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,10 @@ class SamplingParams:
         logits_processors: further ones, called as ``processor(ids, scores)`` with all tokens so
             far [1, n] int64 and the scores [1, vocabulary] float32; they give the new scores. One
             that keeps a state between calls serves one request.
+        json_schema: the answer is JSON of this schema, a mapping or JSON text, which is how it is
+            held; ``{}`` for any JSON.
+        regex: the answer as a whole matches this expression, in the syntax of Rust's regex.
+        grammar: the answer is of this grammar, in the syntax of Lark as llguidance takes it.
         logprobs: log probabilities of each token chosen and of this many likeliest in its place,
             by the model, before any change named here; None: none are told.
 
@@ -74,6 +82,9 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     bad_words_ids: Sequence[Sequence[int]] = ()
     logits_processors: Sequence[LogitsProcessor] = ()
+    json_schema: str | Mapping[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
@@ -85,9 +96,11 @@ class SamplingParams:
             "logit_bias": _biases(self.logit_bias),
             "bad_words_ids": _id_lists("bad_words_ids", self.bad_words_ids),
             "logits_processors": _processors(self.logits_processors),
+            "json_schema": _schema(self.json_schema),
         }
         for name, value in held.items():
             object.__setattr__(self, name, value)
+        self._check_form()
         for token in self.stop_token_ids:
             if (token,) in self.bad_words_ids:
                 why = f"it bans token {token}, which stop_token_ids waits for"
@@ -117,6 +130,16 @@ class SamplingParams:
         _check_number("repetition_penalty", self.repetition_penalty, 0, inf, above=True)
         _check_number("presence_penalty", self.presence_penalty, -2, 2)
         _check_number("frequency_penalty", self.frequency_penalty, -2, 2)
+
+    def _check_form(self) -> None:
+        for name in ("regex", "grammar"):
+            text = getattr(self, name)
+            if text is not None and not (isinstance(text, str) and text):
+                raise SamplingError(name, text, "it must be a text that is not empty, or None")
+        asked = [name for name in FORMS if getattr(self, name) is not None]
+        if len(asked) > 1:
+            right = f"an answer has one form, and {asked[0]} is given"
+            raise SamplingError(asked[1], getattr(self, asked[1]), right)
 
     @property
     def greedy(self) -> bool:
@@ -195,3 +218,17 @@ def _processors(given: Any) -> tuple[LogitsProcessor, ...]:
     if not all(callable(each) for each in found):
         raise wrong()
     return found
+
+
+def _schema(given: Any) -> str | None:
+    if given is None:
+        return None
+    right = "it must be a JSON schema, a mapping or its text"
+    try:
+        text = given if isinstance(given, str) else json.dumps(given)
+        known = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SamplingError("json_schema", given, f"{right}: {error}") from error
+    if not isinstance(known, dict):
+        raise SamplingError("json_schema", given, right)
+    return text

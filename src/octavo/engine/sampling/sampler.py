@@ -6,13 +6,14 @@ or text.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from octavo.engine.sampling.grammars import Grammars, Matcher
 from octavo.engine.sampling.logprobs import TokenLogprobs, logprobs_of
 from octavo.engine.sampling.narrowing import narrow
-from octavo.engine.sampling.params import SamplingParams
+from octavo.engine.sampling.params import SamplingParams, check_vocabulary
 from octavo.engine.sampling.processors import History, Tokens, kind_of, processors_of
 from octavo.errors import SamplingError, UnsupportedModel, uncopied
 
@@ -25,9 +26,11 @@ class Sampler:
     Args:
         params: the request's.
         device: where the logits are.
+        matcher: of the form its answer is to have; None: any.
 
     Attributes:
         params: as given.
+        matcher: as given.
         processors: what changes its scores, in order.
         kind: equal where processors are, so that one call serves both.
         generator: its random numbers.
@@ -35,13 +38,24 @@ class Sampler:
 
     __reduce__ = uncopied("its random numbers are drawn once; make another from its parameters")
 
-    def __init__(self, params: SamplingParams, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        device: torch.device | str = "cpu",
+        matcher: Matcher | None = None,
+    ) -> None:
         self.params, self.generator = params, torch.Generator(device)
+        self.matcher = matcher
         self.processors, self.kind = processors_of(params), kind_of(params)
         if params.seed is None:
             self.generator.seed()
         else:
             self.generator.manual_seed(params.seed)
+
+    @property
+    def takes_the_likeliest(self) -> bool:
+        """Whether its token is that of the largest logit, whatever it is."""
+        return self.params.greedy and not self.processors and self.matcher is None
 
     def draw(self, chances: torch.Tensor) -> torch.Tensor:
         """A token at random.
@@ -62,6 +76,32 @@ class Sampler:
         # a product rounded up to the end would fall behind the last token that has a chance
         point = torch.minimum(point, total.nextafter(torch.zeros_like(total)))
         return torch.searchsorted(edges, point, right=True)
+
+
+class Samplers:
+    """Makes the samplers of a model's requests.
+
+    Args:
+        vocabulary: how many tokens the model has.
+        device: where its logits are.
+        tokenizer: the model's, for forms of answers; None: there is none.
+    """
+
+    __reduce__ = uncopied("it holds what was made of one tokenizer; make another")
+
+    def __init__(self, vocabulary: int, device: torch.device | str, tokenizer: Any) -> None:
+        self._vocabulary, self._device = vocabulary, device
+        self._grammars = Grammars(tokenizer, vocabulary)
+
+    def make(self, params: SamplingParams) -> Sampler:
+        """A sampler for one request.
+
+        Raises:
+            SamplingError: a biased or banned token is none of the model's, or what
+                `Grammars.matcher` says. LengthError: more log probabilities than tokens.
+        """
+        check_vocabulary(params, self._vocabulary)
+        return Sampler(params, self._device, self._grammars.matcher(params))
 
 
 class Row(Tokens, Protocol):
@@ -116,13 +156,13 @@ def _sample_block(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | Excep
         return UnsupportedModel("logits", f"the model gave {largest} as the largest of them")
 
     tokens = _likeliest(logits, refuse)
-    changed = [at for at, row in enumerate(rows) if row.sampler.processors or not _greedy(row)]
+    changed = [at for at, row in enumerate(rows) if not row.sampler.takes_the_likeliest]
     _replace(tokens, changed, lambda left: _choose(logits[left], [rows[at] for at in left]))
     return tokens
 
 
 def _choose(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | Exception]:
-    """Tokens of rows that have processors, or sample."""
+    """Tokens of rows that have processors or a form, or sample."""
     scores, failed = process(logits, rows)
 
     def refuse(at: int, largest: float) -> Exception:
@@ -198,6 +238,13 @@ def process(logits: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, di
             failed |= dict.fromkeys(members, error)
         if part is not scores:
             scores[members] = part
+    for at, row in enumerate(rows):
+        if row.sampler.matcher is not None:
+            try:
+                allowed = row.sampler.matcher.allowed(row.output, scores.shape[-1])
+                scores[at].masked_fill_(~allowed.to(scores.device), -torch.inf)
+            except Exception as error:  # noqa: BLE001, as above
+                failed[at] = error
     return scores, failed
 
 

@@ -1,0 +1,222 @@
+"""Answers of a form: what comes meets it, whoever is beside; what cannot be met is refused."""
+
+import json
+import re
+import string
+
+import pytest
+import tokenizers
+import torch
+import transformers
+
+import octavo
+from octavo import SamplingError
+from octavo.engine import Engine, SamplingParams
+from octavo.engine.sampling import Samplers, grammars
+
+CHARACTERS = string.ascii_lowercase + string.digits + '{}[]":,-. '
+EOS = len(CHARACTERS)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["cat", "dog"]},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+    },
+    "required": ["kind", "age", "tags"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+PROMPT = [5, 6, 7]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """One token per character, as bytes, and one that ends."""
+    bytelevel = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    written = ["Ġ" if character == " " else character for character in CHARACTERS]
+    vocab = {character: number for number, character in enumerate([*written, "<eos>"])}
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
+    inner.pre_tokenizer, inner.decoder = bytelevel, tokenizers.decoders.ByteLevel()
+    special = {"eos_token": "<eos>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **special)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A tiny random Llama with a few tokens more than its tokenizer."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=EOS + 5,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+    )
+    found = transformers.LlamaForCausalLM(config).double()
+    with torch.no_grad():
+        for parameter in found.parameters():
+            if parameter.ndim > 1:
+                parameter.add_(torch.randn_like(parameter) * 0.4)
+    return found
+
+
+def engine_of(model, tokenizer, **options):
+    """An engine with 64 KiB of cache, 512 tokens."""
+    spec = octavo.ModelSpec.from_config(model.config.to_dict())
+    plan = octavo.plan(spec, "512KiB", page_size=4, dtype="fp64", order="head")
+    return Engine(model, plan, tokenizer=tokenizer, **options)
+
+
+@pytest.fixture(scope="module")
+def engine(model, tokenizer):
+    """An engine whose grammars are compiled once for all tests."""
+    with engine_of(model, tokenizer) as found:
+        yield found
+
+
+def answer(engine, tokenizer, **params):
+    """The text of an answer, and why it ended."""
+    (found,) = engine.generate([PROMPT], SamplingParams(max_tokens=90, **params))
+    return tokenizer.decode(found.token_ids, skip_special_tokens=True), found.finish_reason
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_json_of_a_schema(engine, tokenizer, seed):
+    """Greedy or sampled, the answer is JSON of the schema, and ends by itself."""
+    chance = {} if seed is None else {"temperature": 2.0, "seed": seed}
+    text, reason = answer(engine, tokenizer, json_schema=SCHEMA, **chance)
+    found = json.loads(text)
+
+    assert "stop" == reason
+    assert ["kind", "age", "tags"] == list(found)
+    assert found["kind"] in {"cat", "dog"}
+    assert 0 <= found["age"] <= 99
+    assert {*found["tags"]} <= {True, False}
+
+
+def test_a_schema_as_text_is_the_same(engine, tokenizer):
+    """A mapping and its JSON text ask for the same."""
+    expected = answer(engine, tokenizer, json_schema=SCHEMA)
+
+    assert expected == answer(engine, tokenizer, json_schema=json.dumps(SCHEMA))
+
+
+@pytest.mark.parametrize("expression", ["[0-9]{3}-[0-9]{2}", "(yes|no)( [a-z]{4})?", "a{20}"])
+def test_regular_expressions(engine, tokenizer, expression):
+    """The whole answer matches the expression."""
+    for seed in range(3):
+        text, reason = answer(engine, tokenizer, regex=expression, temperature=2.0, seed=seed)
+        assert "stop" == reason
+        assert re.fullmatch(expression, text)
+
+
+def test_a_grammar(engine, tokenizer):
+    """A grammar in Lark's syntax, which an expression could not say."""
+    nested = 'start: pair\npair: "[" pair "]" | "0"'
+    text, reason = answer(engine, tokenizer, grammar=nested, logit_bias={CHARACTERS.index("["): 2})
+
+    assert ("0" in text) == (reason == "stop")
+    assert text.startswith("[" * text.count("["))
+
+
+def test_beside_others(engine, tokenizer):
+    """Rows with and without a form get what they get alone."""
+    each = [
+        SamplingParams(max_tokens=40, json_schema=SCHEMA),
+        SamplingParams(max_tokens=40),
+        SamplingParams(max_tokens=40, regex="[a-z]{30}", temperature=1.0, seed=4),
+        SamplingParams(max_tokens=40, json_schema=SCHEMA),
+    ]
+    alone = [engine.generate([PROMPT], params)[0].token_ids for params in each]
+
+    assert alone == [done.token_ids for done in engine.generate([PROMPT] * 4, each)]
+
+
+def test_stop_tokens_come_where_the_form_may_end(engine):
+    """A stop token ends the answer where it is complete, and only there; its minimum holds."""
+    stop = CHARACTERS.index("x")
+    likely = {stop: 100.0}
+    for minimum, length in ((0, 1), (5, 5)):
+        params = {"regex": "[0-9]+", "logit_bias": likely, "stop_token_ids": [stop]}
+        request = engine.submit(PROMPT, SamplingParams(min_tokens=minimum, **params))
+        engine.run()
+        assert stop == request.stop_reason
+        assert length + 1 == len(request.output)
+
+
+def test_goes_back_where_drafts_are_rejected(tokenizer):
+    """What may follow depends on the tokens alone, whatever was asked about before."""
+    samplers = Samplers(EOS + 5, "cpu", tokenizer)
+    matcher = samplers.make(SamplingParams(regex="ab[0-9]c|ad")).matcher
+    ids = {letter: CHARACTERS.index(letter) for letter in "abcd0z"}
+
+    def follows(text):
+        allowed = matcher.allowed([ids[letter] for letter in text], EOS + 5)
+        return "".join(CHARACTERS[i] for i in allowed.nonzero()[:, 0].tolist() if i < EOS)
+
+    assert "a" == follows("")
+    assert string.digits == follows("ab")
+    assert "c" == follows("ab0")
+    assert "" == follows("abz")
+    assert "" == follows("abzc")
+    assert "bd" == follows("a")
+    assert string.digits == follows("ab")
+    assert not matcher.ends([ids["a"], ids["b"]])
+    assert matcher.ends([ids["a"], ids["d"]])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("json_schema", {"type": "string", "minLength": 3, "maxLength": 2}, "minLength"),
+        ("json_schema", {"enum": []}, "empty"),
+        ("json_schema", {"type": "nosuch"}, "nosuch"),
+        ("regex", "[", "unclosed"),
+        ("regex", "[A-Z]+", "nothing that can be written"),
+        ("grammar", 'start: "a" | other', "other"),
+    ],
+)
+def test_refuses_what_cannot_be_met(engine, field, value, words):
+    """At submit, by the parameter's name and with the reason."""
+    with pytest.raises(SamplingError, match=words) as caught:
+        engine.submit(PROMPT, SamplingParams(**{field: value}))
+    assert field == caught.value.field
+    assert not engine.step()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("json_schema", "not JSON"),
+        ("json_schema", "[1]"),
+        ("json_schema", 5),
+        ("json_schema", {"enum": {1, 2}}),
+        ("regex", ""),
+        ("regex", 5),
+        ("grammar", ["start"]),
+    ],
+)
+def test_refuses_what_is_no_form(field, value):
+    """Values of other types are refused before any model is there."""
+    with pytest.raises(SamplingError, match=field):
+        SamplingParams(**{field: value})
+
+
+def test_refuses_two_forms():
+    """An answer has one form."""
+    with pytest.raises(SamplingError, match=r"regex is 'a'.*json_schema is given"):
+        SamplingParams(json_schema={}, regex="a")
+
+
+def test_refuses_a_form_without_what_it_needs(monkeypatch):
+    """No tokenizer, one that llguidance cannot read, or no llguidance."""
+    params = SamplingParams(regex="a")
+    for tokenizer, words in ((None, "tokenizer"), (object(), "cannot read the tokenizer")):
+        with pytest.raises(SamplingError, match=words):
+            Samplers(9, "cpu", tokenizer).make(params)
+    monkeypatch.setattr(grammars, "find_spec", lambda name: None)
+    with pytest.raises(SamplingError, match=r"pip install 'octavo\[grammar\]'"):
+        Samplers(9, "cpu", None).make(params)
