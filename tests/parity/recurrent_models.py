@@ -32,6 +32,16 @@ DELTA = {
 }
 MAMBA1 = {"state_size": 6, "time_step_rank": 4}
 MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_chunk_size": 8}
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
 
 CONFIGS = {
     "bamba": SHAPE | MAMBA2 | {"attn_layer_indices": [1]},
@@ -72,6 +82,19 @@ CONFIGS = {
     | {"layers_block_type": ["mamba", "hybrid", "mamba"], "num_key_value_heads": 4}
     | {"mamba_d_state": 6, "n_mamba_heads": 8, "chunk_size": 8, "use_mamba_kernels": False},
     "zaya": SHAPE | DIM | MOE | {"router_hidden_size": 16, "num_experts_per_tok": 1},
+    "minimax": SHAPE | DIM | {"layer_types": THREE, "block_size": 8, "num_local_experts": 2},
+    "recurrent_gemma": SHAPE
+    | {"block_types": ["recurrent", "attention"], "attention_window_size": 9}
+    | {"num_key_value_heads": 1},
+    "rwkv": SHAPE | {"attention_hidden_size": 32, "context_length": 256},
+    "xlstm": {name: SHAPE[name] for name in SHAPE if "attention" not in name and "key" not in name}
+    | {"hidden_size": 128, "num_heads": 2, "mode": "inference"},
+    "kimi_linear": SHAPE
+    | LATENT
+    | {"layer_types": THREE, "linear_head_dim": 8, "linear_num_heads": 4},
+    "bailing_hybrid": SHAPE
+    | LATENT
+    | {"layer_types": THREE, "head_dim": 8, "n_group": 1, "topk_group": 1},
 }
 
 

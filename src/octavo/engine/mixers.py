@@ -18,12 +18,13 @@ from torch.nn.functional import pad
 from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
+from octavo.engine.own_states import Forward, asking
 from octavo.errors import UnsupportedModel, uncopied
 from octavo.integrations.transformers.models import forgets
 from octavo.planner.layouts import TensorPlan
 from octavo.storage import PageIndex, Storage
 
-_ASKS = frozenset({"get_conv_state", "update_conv_state"})
+_ASKS = frozenset({"get_conv_state", "update_conv_state", "get_linear_cache"})
 """What a module that keeps a state asks its cache."""
 Key = tuple[int, int]
 """Layer, and number of a state in it."""
@@ -93,13 +94,13 @@ class Mixers:
 
     def take(self) -> None:
         """Have the modules run by `StepStates` in a step. O(modules)."""
-        for module in self._modules:
+        for module, make in self._modules:
             if not _is_ours(module.forward):
-                module.forward = partial(_forward, module.forward)
+                module.forward = partial(_forward, module.forward, make)
 
     def release(self) -> None:
         """Give the modules their own forward back. O(modules)."""
-        for module in self._modules:
+        for module, _ in self._modules:
             if _is_ours(module.forward):
                 module.forward = module.forward.args[0]
 
@@ -130,8 +131,15 @@ class StepStates:
         self._touched: set[int] = set()
         self._rows = list(self._groups(step))
 
-    def run(self, own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a module's own forward gives for all tokens of the step, [1, T, ...]."""
+    def run(self, own: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a module's own forward gives for all tokens of the step, [1, T, ...].
+
+        Raises:
+            UnsupportedModel: it is given other tokens than the step's.
+        """
+        if not any(map(self._is_by_token, (*args, *kwargs.values()))):
+            why = f"a module that keeps states is not given the {self._tokens} tokens of the step"
+            raise UnsupportedModel("model", why)
         found = [self._run(rows, own, args, kwargs) for rows in self._rows]
         if isinstance(found[0], tuple):
             return tuple(self._joined(each) for each in zip(*found, strict=True))
@@ -165,9 +173,7 @@ class StepStates:
                 [index(view.table[rows, left]) for left in range(min(count, view.table.shape[1]))],
             )
 
-    def _run(
-        self, rows: Rows, own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _run(self, rows: Rows, own: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What it gives for some rows, [n, length, ...]; or each of several."""
         states, parts = RowStates(self.mixers, rows), list[Any]()
         pick = partial(self._picked, rows, states)
@@ -290,6 +296,14 @@ class RowStates:
         self._recurrent[layer_idx] = recurrent_states.to(dtype)
         return self._recurrent[layer_idx]
 
+    def get_linear_cache(self, layer_idx: int) -> torch.Tensor | None:
+        """As MiniMax asks for its recurrent state."""
+        return self.get_recurrent_state(layer_idx)
+
+    def set_linear_cache(self, layer_idx: int, linear_cache: torch.Tensor) -> None:
+        """As MiniMax gives it back."""
+        self.update_recurrent_state(linear_cache, layer_idx)
+
     def is_recording_past(self, layer_idx: int) -> bool:
         """False: states are kept where the step wants them."""
         del layer_idx
@@ -305,11 +319,16 @@ class RowStates:
         held.setdefault(key, Held(start, start + conv.shape[1], width, conv.dtype))
 
 
-def _forward(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _forward(
+    own: Forward, make: Callable[[Forward], Forward] | None, *args: Any, **kwargs: Any
+) -> Any:
     """In place of a module's forward: as it was, but for a cache that leads to a step's states."""
     for given in (*args, *kwargs.values()):
         if isinstance(given, StateCache) and given.states is not None:
-            return given.states.run(own, args, kwargs)
+            found = given.states.run(own if make is None else make(own), args, kwargs)
+            if isinstance(found, tuple):  # some hand the cache on
+                return tuple(given if isinstance(each, RowStates) else each for each in found)
+            return found
     return own(*args, **kwargs)
 
 
@@ -328,10 +347,17 @@ def _is_state(tensor: TensorPlan) -> bool:
     return tensor.component in ("recurrent", "conv") and not tensor.draft
 
 
-def modules_with_states(model: Any) -> list[Any]:
-    """The modules of a model that ask its cache for states. O(modules)."""
-    modules = list(model.modules())
-    return [each for each in modules if _asks_for_states(cast("Hashable", type(each)))]
+def modules_with_states(model: Any) -> list[tuple[Any, Callable[[Forward], Forward] | None]]:
+    """The modules of a model that ask its cache for states, or can be made to, and how.
+
+    Cost: O(modules).
+    """
+    found = []
+    for name, module in model.named_modules():
+        make = asking(name, module)
+        if make is not None or _asks_for_states(cast("Hashable", type(module))):
+            found.append((module, make))
+    return found
 
 
 @cache

@@ -5,14 +5,16 @@ layers and norms, octavo keeps keys and values in its own storage and attends ov
 models can run so. Knows no requests, and decides nothing.
 """
 
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
 from octavo.engine.mixers import Mixers, StateCache, modules_with_states
+from octavo.engine.own_states import cache_class, cache_name
 from octavo.errors import PlanError, StepError, UnsupportedModel, uncopied
 from octavo.integrations.transformers.attention import (
     NAME,
@@ -43,7 +45,7 @@ class PageWriter(StateCache):
     __reduce__ = uncopied("it is a part of one runner")
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(layers=[])
+        HostCache.__init__(self, layers=[])
         self._layers = paged_layers(plan)
         self.now: PagedPass | None = None
 
@@ -111,7 +113,7 @@ class Runner:
         check_servable(model, plan)
         self.model = model
         self.storage = Storage(plan, model.device)
-        self._writer = PageWriter(plan)
+        self._writer = cache_class(model, PageWriter)(plan)
         self._mixers = Mixers(model, self.storage)
         self._latents = LatentLayers(model, plan)
         self._attends = bool(paged_layers(plan))
@@ -138,19 +140,20 @@ class Runner:
         self.storage.apply(step.copies)
         self._writer.now = PagedPass(self.storage, step, (1, step.input_ids.size))
         self._writer.states = states = self._mixers.states(step)
-        last = torch.from_numpy(step.last[step.wants_token])
+        last = torch.from_numpy(step.last[step.wants_token]).to(self.storage.device, torch.int64)
         found = self.model(
             input_ids=self._row(step.input_ids),
             position_ids=self._row(step.positions),
-            cache=self._writer,
             use_cache=True,
-            logits_to_keep=last.to(self.storage.device, torch.int64),
+            logits_to_keep=last,
+            **{cache_name(self.model): self._writer},
         )
         self._writer.check_attended()
         if states is not None:
             states.check()
         self.storage.apply(step.snapshots)
-        return cast("torch.Tensor", found.logits[0])
+        logits: torch.Tensor = found.logits[0]  # a few families give those of all tokens
+        return logits if len(logits) == len(last) else logits.index_select(0, last)
 
     def close(self) -> None:
         """Give the model its own attention back; `forward` takes it again."""
