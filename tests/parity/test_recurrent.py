@@ -3,64 +3,169 @@
 Tiny random models in float64, states in float64.
 """
 
+from functools import cache
+from typing import NamedTuple
+
 import pytest
 import torch
-import transformers
 from recurrent_models import CONFIGS, model_of
 
 import octavo
-from octavo.engine import Engine, SamplingParams
+from octavo.engine import Engine, SamplingParams, mixers
 
-NEW = 6
+NEW = 5
+SEVERAL = ["falcon_h1", "jamba", "lfm2", "mamba2"]
+"""Of each way: beside attention, forgetful, convolutions alone, states alone."""
+
+
+class Reference(NamedTuple):
+    """Greedy tokens of transformers' own generate(), and their log probabilities."""
+
+    tokens: list[int]
+    logprobs: list[float]
 
 
 def prompts():
     """Four of different lengths, one of a single token; the second begins like the third."""
     ids = torch.randint(3, 97, (60,), generator=torch.Generator().manual_seed(5)).tolist()
-    return [ids[:5], ids[10:29], ids[10:22] + ids[30:39], ids[:1]]
+    return [ids[:5], ids[10:24], ids[10:19] + ids[30:40], ids[:1]]
+
+
+@cache
+def references(family):
+    """What generate() gives for each prompt."""
+    return [reference(model_of(family), prompt) for prompt in prompts()]
 
 
 def reference(model, prompt):
-    """Greedy tokens of transformers' own generate()."""
+    """What generate() gives for one prompt."""
+    if hasattr(model, "_setup_cache"):  # RecurrentGemma's blocks keep the last call's states
+        model._setup_cache(model.config, 1, model.device, model.dtype)
     ids = torch.tensor([prompt])
-    mask = torch.ones_like(ids)
-    found = model.generate(ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False)
-    return found[0, len(prompt) :].tolist()
+    found = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=NEW,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    tokens = found.sequences[0, len(prompt) :].tolist()
+    rows = torch.cat(found.logits).double().log_softmax(-1)
+    return Reference(tokens, [row[token].item() for row, token in zip(rows, tokens, strict=True)])
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
-def family(request):
-    """A model with the tokens its own generate() gives."""
-    model = model_of(request.param)
-    return model, [reference(model, prompt) for prompt in prompts()]
-
-
-def plan_for(model, memory="1MiB"):
+def plan_for(model, page_size=4, memory="1MiB"):
     """A plan in float64 throughout."""
     spec = octavo.ModelSpec.from_config(model.config.to_dict())
     types = {"dtype": "fp64", "state_dtype": "fp64"}
-    return octavo.plan(spec, memory, page_size=4, order="head", **types)
+    return octavo.plan(spec, memory, page_size=page_size, order="head", **types)
 
 
-def test_tokens_of_generate(family):
-    """Chunks beside decodes, then once more where prefixes are found: every token is the same."""
-    model, expected = family
+def tokens_of(references):
+    """Of each prompt."""
+    return [each.tokens for each in references]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_tokens_and_logprobs_of_generate(family):
+    """Chunks beside decodes, then once more where prefixes are found: all is the same."""
+    model, expected = model_of(family), references(family)
     with Engine(model, plan_for(model), max_step_tokens=9) as engine:
-        greedy = SamplingParams(max_tokens=NEW)
+        greedy = SamplingParams(max_tokens=NEW, logprobs=0)
         first = engine.generate(prompts(), greedy)
         again = engine.generate(prompts(), greedy)
         engine.cache.check()
 
-        assert expected == [each.token_ids for each in first]
-        assert expected == [each.token_ids for each in again]
-        assert [4, 16, 20, 0] == [each.cached_tokens for each in again]
+        for found in (first, again):
+            assert tokens_of(expected) == [each.token_ids for each in found]
+            for one, wanted in zip(found, expected, strict=True):
+                logprobs = [each.logprob for each in one.logprobs]
+                assert wanted.logprobs == pytest.approx(logprobs, rel=1e-4, abs=1e-4)
+        assert [4, 12, 16, 0] == [each.cached_tokens for each in again]
         assert engine.cache.stats().live == 0
     assert expected[0] == reference(model, prompts()[0])
 
 
-def test_states_that_no_cache_is_asked_for_are_refused():
-    """RWKV hands its states from call to call itself."""
-    config = transformers.RwkvConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2)
-    model = transformers.RwkvForCausalLM(config).double()
+@pytest.mark.parametrize("family", SEVERAL)
+@pytest.mark.parametrize(("page_size", "step"), [(1, 1), (16, 5), (256, 2048)])
+def test_tokens_whatever_the_pages_and_chunks(family, page_size, step):
+    """Token by token, in chunks that end within pages, and whole."""
+    model = model_of(family)
+    plan = plan_for(model, page_size, "8MiB")
+    with Engine(model, plan, max_step_tokens=step) as engine:
+        found = engine.generate(prompts(), SamplingParams(max_tokens=NEW))
+
+    assert tokens_of(references(family)) == [each.token_ids for each in found]
+
+
+@pytest.mark.parametrize("family", SEVERAL)
+@pytest.mark.parametrize("prefix", [True, False])
+def test_tokens_preempted_at_every_step(family, prefix):
+    """The last that runs loses its states, and goes on from kept ones or from the beginning."""
+    model = model_of(family)
+    with Engine(model, plan_for(model), max_step_tokens=9, prefix=prefix) as engine:
+        requests = [engine.submit(p, SamplingParams(max_tokens=NEW)) for p in prompts()]
+        for _ in range(200):
+            if not engine.step():
+                break
+            scheduler = engine._scheduler
+            if len(scheduler.running) > 1:
+                scheduler._preempt_last()
+            engine.cache.check()
+
+    assert tokens_of(references(family)) == [request.output for request in requests]
+
+
+@pytest.mark.parametrize("family", SEVERAL)
+def test_tokens_after_steps_that_failed(family):
+    """A model that raises behind its mixers has overwritten states; they are fetched again."""
+    model, calls = model_of(family), []
+
+    def fail(*_):
+        calls.append(1)
+        if len(calls) in (2, 4, 7, 11):
+            raise ZeroDivisionError
+
+    hook = model.get_output_embeddings().register_forward_pre_hook(fail)
+    with Engine(model, plan_for(model), max_step_tokens=9) as engine:
+        requests = [engine.submit(p, SamplingParams(max_tokens=NEW)) for p in prompts()]
+        for _ in range(60):
+            try:
+                if not engine.step():
+                    break
+            except ZeroDivisionError:
+                engine.cache.check()
+    hook.remove()
+
+    assert len(calls) > 11
+    assert tokens_of(references(family)) == [request.output for request in requests]
+
+
+def test_states_that_no_cache_is_asked_for_are_refused(monkeypatch):
+    """RWKV hands its states from block to block: without word of how, it is not run."""
+    model = model_of("rwkv")
+    monkeypatch.setattr(mixers, "asking", lambda *_: None)
     with pytest.raises(octavo.UnsupportedModel, match="no module of it asks the cache"):
         Engine(model, plan_for(model))
+
+
+def test_a_copy_of_a_model_in_an_engine_is_its_own():
+    """Mixers are replaced in the model alone, and given back by close."""
+    import copy
+
+    model = model_of("mamba2")
+    before = {name: module.forward for name, module in model.named_modules()}
+    with Engine(model, plan_for(model)) as engine:
+        twin = copy.deepcopy(model)
+        tokens = engine.generate([prompts()[0]], SamplingParams(max_tokens=NEW))[0].token_ids
+        with torch.no_grad():
+            twin.backbone.layers[0].mixer.in_proj.weight.zero_()
+
+        assert references("mamba2")[0].tokens == tokens
+        assert references("mamba2")[0] != reference(twin, prompts()[0])
+        assert (
+            references("mamba2")[0].tokens
+            == engine.generate([prompts()[0]], SamplingParams(max_tokens=NEW))[0].token_ids
+        )
+    assert before == {name: module.forward for name, module in model.named_modules()}
