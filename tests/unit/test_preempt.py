@@ -191,3 +191,32 @@ def test_twice_is_refused(cache, verb):
         getattr(cache, verb)(row)
 
     assert before == freeze(cache)
+
+
+def test_resuming_without_publishing(cache):
+    """What it computes from now on is kept for nobody, and is free as soon as it lets go of it."""
+    row = started(cache, range(9), limit=20)
+    cache.preempt(row)
+    assert 0 == cache.resume(row, reuse=False, publish=False)
+    cache.commit(cache.extend(row, 10), [3])
+    cache.check()
+    before = cache.stats()
+    cache.release(row)
+
+    assert (2, 2) == (before.evictable, cache.stats().evictable)  # of the time before
+    assert 8 == cache.peek([*range(9), 7, 3]).tokens
+
+
+def test_reset_beside_preempted_sequences(cache):
+    """They hold nothing: the rest is forgotten, and they begin from their first token."""
+    row, other = started(cache, range(9)), started(cache, range(20, 30))
+    cache.preempt(row)
+    with pytest.raises(StepError, match="1 sequences or pins hold pages"):
+        cache.reset()
+    cache.preempt(other)
+    cache.reset()
+    cache.check()
+
+    assert (12, 2) == (cache.stats().free, cache.stats().sequences)
+    assert [0, 0] == [cache.resume(each) for each in (row, other)]
+    assert 10 == cache.extend(row, 10).tokens

@@ -459,8 +459,8 @@ class Cache:
                 nobody whether another verb is inside.
 
         Raises:
-            StepError: without force, sequences are admitted, prefixes pinned, or a step was
-                interrupted.
+            StepError: without force, sequences hold pages (preempted ones do not), prefixes are
+                pinned, or a step was interrupted.
 
         Cost: O(pages); by force O(tokens known).
         """
@@ -489,7 +489,7 @@ class Cache:
             self._inside = True
             self._reap()
             self._refuse_torn()
-            held = sum(map(self._is_live, list(self._named))) + len(self._pins)
+            held = sum(not each.preempted for each in self._sequences()) + len(self._pins)
             if held:
                 raise StepError(f"{held} sequences or pins hold pages; release them first")
             pool = self._core.pool
@@ -843,12 +843,15 @@ class Cache:
         self._preemptions += 1
 
     @verb
-    def resume(self, sequence: Sequence, *, reuse: bool = True) -> int:
+    def resume(self, sequence: Sequence, *, reuse: bool = True, publish: bool = True) -> int:
         """Let a preempted sequence go on: pins what is still published of its tokens.
 
         Args:
             sequence: preempted.
             reuse: whether to look for what is published at all.
+            publish: whether what it computes from now on is kept for later prompts. Without, pages
+                that slid out of a window are free at once: token by token it needs no more parents
+                of a packed plan than its pages fill.
 
         Returns:
             Positions that need not be computed again.
@@ -860,10 +863,12 @@ class Cache:
         Cost: O(tokens).
         """
         self._reap()
-        reuse = check_flag("reuse", reuse)
+        reuse, publish = check_flag("reuse", reuse), check_flag("publish", publish)
         if not self._check(sequence).preempted:
             raise StepError(f"sequence {quote(sequence.id)} is not preempted")
         core, row, identity = self._core, sequence.row, sequence._identity
+        if not publish:
+            core.private[row] = 1
         known = Given(sequence.length, identity, int(core.ids.begin[row]))
         hit = self._find(known, reuse=reuse and not core.private[row])
         if core.promised[row]:

@@ -21,6 +21,7 @@ aborts them, removes what has ended, and says what time it is.
 
 from bisect import insort
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -444,7 +445,8 @@ class Scheduler(Generic[R]):
             request.sequence, self._next = sequence, None
             self._admitted.append(request)
         else:
-            self.recomputed_tokens -= self.cache.resume(sequence, reuse=reuse)
+            publish = request is not self._alone
+            self.recomputed_tokens -= self.cache.resume(sequence, reuse=reuse, publish=publish)
         self._run(request, sequence)
         self.waiting.remove(request)  # not before: a request is always in one of them
 
@@ -494,18 +496,20 @@ class Scheduler(Generic[R]):
         return 1 if counts is None else counts
 
     def _start_over(self) -> bool:
-        """Let one that runs alone begin anew, token by token, and nobody beside it.
+        """Let one that runs alone begin anew in an empty pool, token by token.
 
-        Its windows slid with chunks and beside others: of packed pages it may hold more parents
-        than it has pages to fill, and more than there are. Token by token it takes a parent only
-        where its others are full.
+        Of packed pages it may hold more parents than its pages fill, where windows slid beside what
+        is published, and with chunks. Token by token, and publishing nothing, it opens a parent
+        only where its others are full.
         """
         request = next(iter(self.running))
         if not self.cache.plan.packed or request is self._alone:
             return False
         self._preempt_last()
-        self._start(request, reuse=False)
+        with suppress(StepError):  # where others hold pages, theirs stay
+            self.cache.reset()
         self._alone = request
+        self._start(request, reuse=False)
         return True
 
     def _preempt_last(self) -> None:
