@@ -17,7 +17,6 @@ from octavo.active_prefix.cache import ActivePrefixCache
 from octavo.attention.parameters import Parameters
 from octavo.cache.identity import Identity
 from octavo.cache.policies import LRU, SLRU
-from octavo.engine.request import StopTexts
 from octavo.engine.sampling import Sampler, SamplingParams
 from octavo.errors import CopyError
 from octavo.index.rows import StepRows
@@ -134,7 +133,7 @@ def _values():
     yield from (cache.stats(), octavo.Committed(1, (), 0), step.group(), step.delta, step.copies)
     yield from (index.vllm(step, plan=plan), index.dense(step, plan=plan), LRU(), SLRU(30))
     yield from (StepRows(step, page_size=4), index.LatentGeometry(80, 16, 64, 64, 16))
-    yield from (Parameters(window=4), SamplingParams(temperature=0.5), StopTexts(("a",), None))
+    yield from (Parameters(window=4), SamplingParams(temperature=0.5))
     yield from (settings.Setting(plan), settings.TimeModel(), Pool(pages=9), Job(request))
     yield from (request, Trace("t", "log", [request]), AnswerTokens([request]), Timeline(1.0))
     yield from (

@@ -240,6 +240,26 @@ def test_ends_at_stop_text(model, alone):
     assert text == request.stop_reason
     assert Letters().decode(request.output).endswith(text)
     assert len(request.output) <= 5
+    assert Letters().decode(request.output) == request.completion().text + text
+
+
+def test_the_text_of_answers(model, alone):
+    """With a tokenizer an answer has its text, which a stop token is no part of."""
+    params = [greedy(), greedy(stop_token_ids=[alone[1][4]]), greedy(stop="never")]
+    with Engine(model, plan_for(model), tokenizer=Letters()) as engine:
+        found = engine.generate([PROMPTS[0], PROMPTS[1], PROMPTS[1]], params)
+        running = engine.submit(PROMPTS[0], greedy())
+        engine.step()
+
+        assert Letters().decode(alone[0][:1]) == running.text
+    end = alone[1].index(alone[1][4])
+    expected = [Letters().decode(tokens) for tokens in (alone[0], alone[1][:end], alone[1])]
+    assert expected == [done.text for done in found]
+
+
+def test_without_a_tokenizer_there_is_no_text(engine):
+    """Tokens alone."""
+    assert engine.generate([PROMPTS[0]], greedy(1))[0].text is None
 
 
 def test_ends_where_the_context_ends(engine):
@@ -361,21 +381,21 @@ def test_listener_that_fails_costs_only_its_request(engine, alone):
 
 
 class Moody(Letters):
-    """A tokenizer that cannot decode once a given number of tokens are there."""
+    """A tokenizer that cannot decode a token."""
 
-    def __init__(self, count):
-        self.count = count
+    def __init__(self, bad):
+        self.bad = bad
 
     def decode(self, tokens, **_):
         """A letter a token, while it works."""
-        if len(tokens) >= self.count:
+        if self.bad in tokens:
             raise RuntimeError("no decoding today")
         return super().decode(tokens)
 
 
 def test_tokenizer_that_fails_costs_only_its_request(model, alone):
     """A decode that raises in the middle cancels its request; every other token is booked."""
-    with Engine(model, plan_for(model), tokenizer=Moody(3)) as engine:
+    with Engine(model, plan_for(model), tokenizer=Moody(alone[0][2])) as engine:
         failing = engine.submit(PROMPTS[0], greedy(stop="never"))
         other = engine.submit(PROMPTS[1], greedy())
         with pytest.raises(RuntimeError, match="no decoding today") as caught:

@@ -10,7 +10,6 @@ import transformers
 import octavo
 from octavo import SamplingError
 from octavo.engine import SamplingParams
-from octavo.engine.request import StopTexts
 from octavo.engine.sampling import Choice, Sampler, sample_rows
 from octavo.engine.sampling.narrowing import narrow
 from octavo.engine.sampling.params import check_vocabulary
@@ -165,25 +164,6 @@ def test_error_tells_field_and_value():
         SamplingParams(top_p=2)
 
     assert ("top_p", 2) == (caught.value.field, caught.value.value)
-
-
-class Letters:
-    """A tokenizer of one letter a token."""
-
-    def decode(self, tokens, **_):
-        """The letters of ``tokens``."""
-        return "".join(map(chr, tokens))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("and so END", "END"), ("and so EN", None), ("x" * 100 + "###", "###"), ("", None)],
-)
-def test_stop_texts_at_the_end(text, expected):
-    """A stop text is found with the token that completes it."""
-    stops = StopTexts(("END", "###"), Letters())
-
-    assert expected == stops.found([ord(letter) for letter in text])
 
 
 def test_refuses_what_contradicts():

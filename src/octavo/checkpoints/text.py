@@ -10,7 +10,9 @@ from typing import Any
 
 from octavo.errors import UnsupportedModel
 
-_UNFINISHED = "\ufffd"  # what a decoder shows for the start of a character
+UNFINISHED = "\ufffd"
+"""What a decoder shows for the start of a character."""
+
 _HELD = 32  # tokens held back before some of them are tried as certain after all
 _TAIL = 4  # tokens behind a cut: an unfinished character of UTF-8 has at most 3 bytes
 
@@ -73,7 +75,7 @@ class Detokenizer:
         """Add one token; the text it makes certain, empty while a character is unfinished."""
         self._tokens.append(token)
         piece = self._pending()
-        if piece and not piece.endswith(_UNFINISHED):
+        if piece and not piece.endswith(UNFINISHED):
             return self._accept(piece, len(self._tokens))
         held = len(self._tokens) - self._certain
         return self._settle(piece, held) if held >= _HELD else ""

@@ -20,9 +20,10 @@ from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step
 from octavo.checks import Ints, Tokens, check_tokens
 from octavo.engine.adapters import Adapters, unwrapped
-from octavo.engine.request import Completion, OnToken, Request, StopTexts
+from octavo.engine.request import Completion, OnToken, Request
 from octavo.engine.runner import Runner
 from octavo.engine.sampling import Choice, Samplers, SamplingParams, sample_rows
+from octavo.engine.texts import stops_of
 from octavo.errors import (
     CapacityError,
     LengthError,
@@ -78,8 +79,8 @@ class Engine:
             admitted beside others.
         erase: whether pages are filled with zeros when all have let go of them, and before a step
             writes to them for the first time. Prefixes that are kept stay until they are evicted.
-        tokenizer: for stop texts, anything with ``decode(ids)``; for JSON schemas, expressions and
-            grammars a tokenizer of transformers with a Rust backend.
+        tokenizer: for the text of answers and stop texts, anything with ``decode(ids)``; for JSON
+            schemas, expressions and grammars, a tokenizer of transformers with a Rust backend.
 
     Attributes:
         cache: pages and prefixes.
@@ -199,18 +200,16 @@ class Engine:
             raise SamplingError("on_token", on_token, "it must be callable or None")
         key = None if adapter is None else self._adapters.identity(adapter)
         prompt = Prompt(self._check_prompt(tokens), () if key is None else [key])
-        if params.stop and self._tokenizer is None:
-            raise SamplingError("stop", params.stop, "stop texts need Engine(tokenizer=...)")
         limit = self._check_limit(len(prompt), params.max_tokens)
         sampler = self._samplers.make(params)
-        stops = StopTexts(tuple(params.stop), self._tokenizer) if params.stop else None
         request = Request(
             prompt,
             params,
             adapter=key,
             limit=limit,
             sampler=sampler,
-            stops=stops,
+            stops=stops_of(params, self._tokenizer),
+            tokenizer=self._tokenizer,
             on_token=on_token,
         )
         if params.max_tokens == 0:

@@ -6,8 +6,10 @@ from typing import Any, Literal, NamedTuple
 from octavo.cache.identity import Adapter
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
+from octavo.checkpoints.text import UNFINISHED, decode
 from octavo.checks import Ints
 from octavo.engine.sampling import Choice, Sampler, SamplingParams, TokenLogprobs
+from octavo.engine.texts import StopTexts
 from octavo.errors import uncopied
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -20,11 +22,13 @@ class Completion(NamedTuple):
     Attributes:
         token_ids: the generated tokens, a stop token included.
         finish_reason: ``stop``: a stop token or text came, or the answer has the form asked for
-            and nothing can follow; ``length``: max_tokens or the model's
-            context is reached; ``cancelled``.
+            and nothing can follow; ``length``: max_tokens or the model's context is reached;
+            ``cancelled``.
         prompt_tokens: tokens of the prompt.
         cached_tokens: those of them whose KV was found in the prefix cache.
         logprobs: of each generated token, where the request asks for them; else None.
+        text: the answer in text, before its stop token or text (``include_stop``: with the text);
+            None: the engine has no tokenizer.
     """
 
     token_ids: list[int]
@@ -32,6 +36,7 @@ class Completion(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     logprobs: list[TokenLogprobs] | None = None
+    text: str | None = None
 
 
 class Request:
@@ -64,7 +69,8 @@ class Request:
         adapter: Adapter | None,
         limit: int,
         sampler: Sampler,
-        stops: "StopTexts | None",
+        stops: StopTexts | None,
+        tokenizer: Any,
         on_token: OnToken | None,
     ) -> None:
         self.prompt, self.params, self.limit = prompt, params, limit
@@ -76,7 +82,8 @@ class Request:
         self.error: BaseException | None = None
         self.cached_tokens = 0
         self.sequence: Sequence | None = None
-        self.sampler, self.stops, self.on_token = sampler, stops, on_token
+        self.sampler, self.on_token = sampler, on_token
+        self.stops, self.tokenizer = stops, tokenizer
 
     def __repr__(self) -> str:
         runs = self.sequence is not None and not self.sequence.preempted
@@ -114,6 +121,21 @@ class Request:
         elif self.prompt_tokens + len(self.output) >= self.limit:
             self.finish_reason = "length"
 
+    @property
+    def text(self) -> str | None:
+        """The answer in text, before its stop token or text; None: the engine has no tokenizer.
+
+        While it runs, what is certain by now: no unfinished character, and nothing that may turn
+        out to begin a stop text. O(tokens).
+        """
+        if self.tokenizer is None:
+            return None
+        if self.stops is not None:
+            return self.stops.text(done=self.done)
+        stopped = isinstance(self.stop_reason, int)
+        found = decode(self.tokenizer, self.output[:-1] if stopped else self.output)
+        return found if self.done else found.rstrip(UNFINISHED)
+
     def look_for_end(self) -> None:
         """End it where its last token completed a stop text or its form. O(longest stop text).
 
@@ -121,7 +143,8 @@ class Request:
         """
         if self.finish_reason == "stop":
             return
-        if self.stops is not None and (text := self.stops.found(self.output)) is not None:
+        text = None if self.stops is None else self.stops.push(self.output[-1])
+        if text is not None:
             self.stop_reason, self.finish_reason = text, "stop"
         elif self.sampler.matcher is not None and self.sampler.matcher.ends(self.output):
             self.finish_reason = "stop"
@@ -131,25 +154,5 @@ class Request:
         reason = self.finish_reason or "cancelled"
         logprobs = None if self.params.logprobs is None else list(self.logprobs)
         return Completion(
-            list(self.output), reason, self.prompt_tokens, self.cached_tokens, logprobs
+            list(self.output), reason, self.prompt_tokens, self.cached_tokens, logprobs, self.text
         )
-
-
-class StopTexts:
-    """Looks for texts at the end of a growing list of tokens.
-
-    Args:
-        texts: what to look for, at least one.
-        tokenizer: with ``decode``.
-    """
-
-    def __init__(self, texts: tuple[str, ...], tokenizer: Any) -> None:
-        self._texts, self._tokenizer = texts, tokenizer
-        # Every token that shows is at least one byte, and the first of those decoded may lose its
-        # leading space or half a character.
-        self._reach = max(len(text.encode()) for text in texts) + 4
-
-    def found(self, tokens: list[int]) -> str | None:
-        """The text that the last token completed, or None. O(longest text)."""
-        tail = self._tokenizer.decode(tokens[-self._reach :], clean_up_tokenization_spaces=False)
-        return next((text for text in self._texts if text in tail), None)

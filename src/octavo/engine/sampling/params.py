@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
 
-from octavo.checks import check_int, check_tokens, entries_of
+from octavo.checks import check_flag, check_int, check_tokens, entries_of
 from octavo.errors import LengthError, SamplingError, TokenError
 
 LogitsProcessor = Callable[[Any, Any], Any]
@@ -59,6 +59,7 @@ class SamplingParams:
         grammar: the answer is of this grammar, in the syntax of Lark as llguidance takes it.
         logprobs: log probabilities of each token chosen and of this many likeliest in its place,
             by the model, before any change named here; None: none are told.
+        include_stop: whether the text of an answer ends with the stop text, not before it.
 
     Raises:
         SamplingError: a value is out of range, or two contradict each other.
@@ -86,6 +87,7 @@ class SamplingParams:
     regex: str | None = None
     grammar: str | None = None
     logprobs: int | None = None
+    include_stop: bool = False
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -97,6 +99,7 @@ class SamplingParams:
             "bad_words_ids": _id_lists("bad_words_ids", self.bad_words_ids),
             "logits_processors": _processors(self.logits_processors),
             "json_schema": _schema(self.json_schema),
+            "include_stop": check_flag("include_stop", self.include_stop),
         }
         for name, value in held.items():
             object.__setattr__(self, name, value)
