@@ -8,45 +8,51 @@ import pytest
 import octavo
 from octavo.attention import backend, backends, best
 from octavo.attention.kernels import build as building
+from octavo.attention.kernels import cpu
 from octavo.errors import PlanError, UnsupportedModel
+
+
+def kernel_of(source):
+    """A kernel of the attention's kind from another source."""
+    return building.Kernel("small", source, "octavo_paged_attention", "backend cpu")
 
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
-    """An empty cache folder, no kernel looked for yet, and a small one to build."""
+    """An empty cache folder, and a small kernel to build, which the cpu backend takes for its own.
+
+    Returns the folder.
+    """
     monkeypatch.setenv("OCTAVO_HOME", str(tmp_path))
     small = tmp_path / "small.c"
     small.write_text("int octavo_paged_attention(void) { return 0; }\n")
-    monkeypatch.setattr(building, "SOURCE", small)
-    found, load = building._found, building.load
-    monkeypatch.setattr(building, "_found", building.cache(found.__wrapped__))
-    monkeypatch.setattr(building, "load", building.cache(load.__wrapped__))
+    monkeypatch.setattr(cpu, "KERNEL", kernel_of(small))
     return tmp_path / "kernels"
 
 
-def build_apart():
+def build_apart(folder):
     """Another process that builds the same kernel."""
     code = (
-        "import pathlib, sys; from octavo.attention.kernels import build as building;"
-        "building.SOURCE = pathlib.Path(sys.argv[1]); building.load()"
+        "import pathlib, sys; from octavo.attention.kernels.build import Kernel;"
+        "name, function = 'small', 'octavo_paged_attention';"
+        "Kernel(name, pathlib.Path(sys.argv[1]), function, 'backend cpu').load()"
     )
-    return subprocess.Popen([sys.executable, "-c", code, str(building.SOURCE)])
+    return subprocess.Popen([sys.executable, "-c", code, str(folder.parent / "small.c")])
 
 
 def test_kernel_is_built_once(fresh):
     """The first use compiles one file into the cache folder; the next process finds it there."""
-    assert building.why_not() is None
+    assert cpu.why_not() is None
     built = list(fresh.iterdir())
-    building._found.cache_clear()
 
-    assert building.load().octavo_paged_attention
+    assert kernel_of(fresh.parent / "small.c").load()
     assert built == list(fresh.iterdir())
     assert 1 == len(built)
 
 
 def test_two_processes_may_build_at_once(fresh):
     """Each of two processes that start together gets a kernel, and one file is left."""
-    runs = [build_apart() for _ in range(2)]
+    runs = [build_apart(fresh) for _ in range(2)]
 
     assert [0, 0] == [run.wait(timeout=120) for run in runs]
     assert 1 == len(list(fresh.iterdir()))
@@ -63,13 +69,13 @@ def test_two_processes_may_build_at_once(fresh):
 def test_without_a_compiler_the_reason_is_named(fresh, monkeypatch, compiler, reason):
     """Where no kernel can be built, the backend says why, and `best` falls back with a warning."""
     monkeypatch.setenv("CC", compiler)
-    cpu = backend("cpu")
+    named = backend("cpu")
 
-    assert reason in cpu.missing
+    assert reason in named.missing
     with pytest.raises(UnsupportedModel, match=f"backend cpu: the C kernel cannot.*{reason}"):
-        cpu.load()
+        named.load()
     with pytest.raises(UnsupportedModel, match=reason):
-        building.load()
+        cpu.KERNEL.load()
     with pytest.warns(RuntimeWarning, match="attention backend cpu is not used: the C kernel"):
         assert "torch" == best().name
 
@@ -83,7 +89,7 @@ def test_compiler_that_fails_is_quoted(fresh, monkeypatch, tmp_path):
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
 
-    assert "no such flag" in building.why_not()
+    assert "no such flag" in cpu.why_not()
     assert [] == list(fresh.iterdir())
 
 
@@ -101,21 +107,21 @@ def zeroed(raw):
 @pytest.mark.parametrize("damaged", [half, zeroed, lambda raw: raw[:-1], lambda raw: b"text"])
 def test_damaged_kernel_is_built_anew(fresh, damaged):
     """A file that is not what was built is never opened, and replaced."""
-    assert 0 == build_apart().wait(timeout=120)
+    assert 0 == build_apart(fresh).wait(timeout=120)
     (built,) = fresh.iterdir()
     whole = built.read_bytes()
     built.write_bytes(damaged(whole))
 
-    assert building.why_not() is None
+    assert cpu.why_not() is None
     assert [whole] == [path.read_bytes() for path in fresh.iterdir()]
 
 
 def test_library_without_the_kernel_is_refused(fresh):
     """What a compiler makes is tried before it is kept."""
-    building.SOURCE.write_text("int another_function(void) { return 0; }\n")
+    (fresh.parent / "small.c").write_text("int another_function(void) { return 0; }\n")
 
     with pytest.raises(UnsupportedModel, match="undefined symbol|symbol not found"):
-        building.load()
+        cpu.KERNEL.load()
     assert [] == list(fresh.iterdir())
 
 

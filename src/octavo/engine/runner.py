@@ -13,6 +13,7 @@ import torch
 from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
+from octavo.engine.linears import Linears
 from octavo.engine.mixers import Mixers, StateCache, modules_with_states
 from octavo.engine.own_states import cache_class, cache_name
 from octavo.errors import PlanError, StepError, UnsupportedModel, uncopied
@@ -116,6 +117,7 @@ class Runner:
         self._writer = cache_class(model, PageWriter)(plan)
         self._mixers = Mixers(model, self.storage)
         self._latents = LatentLayers(model, plan)
+        self._linears = Linears(model)
         self._attends = bool(paged_layers(plan))
         model.eval()
         self._take()
@@ -161,6 +163,7 @@ class Runner:
             self.model.set_attn_implementation(_own[self.model])
         self._mixers.release()
         self._latents.release()
+        self._linears.close()
 
     def _take(self) -> None:
         """Set octavo's attention, whatever another runner of this model has done since."""
@@ -170,6 +173,7 @@ class Runner:
             self.model.set_attn_implementation(NAME)
         self._mixers.take()
         self._latents.take()
+        self._linears.take()
 
     def _row(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)[None]

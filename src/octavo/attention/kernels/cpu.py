@@ -6,15 +6,20 @@ computes, `build` compiles it; this module passes addresses.
 """
 
 import ctypes
+from pathlib import Path
 
 import torch
 
 from octavo.attention import registry
-from octavo.attention.kernels import build
+from octavo.attention.kernels.build import Kernel
 from octavo.attention.parameters import Parameters
 from octavo.attention.tensors import TensorCall, Tensors, TensorStep, strides
 from octavo.errors import PlanError
 
+KERNEL = Kernel(
+    "attention", Path(__file__).with_name("cpu.c"), "octavo_paged_attention", "backend cpu"
+)
+"""The compiled kernel."""
 _FAR = 2**62
 """Positions are below it: a larger window sees no more, and sums with it stay in 64 bits."""
 
@@ -39,7 +44,7 @@ class KernelCall(ctypes.Structure):
 
 def why_not() -> str | None:
     """Why there is no kernel here, or None: there is one. Some seconds the first time."""
-    return build.why_not()
+    return KERNEL.why_not()
 
 
 class CpuStep(TensorStep):
@@ -106,7 +111,7 @@ class CpuStep(TensorStep):
             to.sink_logits = sinks.data_ptr()
         if lse is not None:
             to.lse = lse.data_ptr()
-        if build.load().octavo_paged_attention(ctypes.byref(to)):
+        if KERNEL.load()(ctypes.byref(to)):
             raise MemoryError("no memory for paged attention")
         return out, lse
 

@@ -1,0 +1,219 @@
+"""Linear layers by the C kernel: what they give, and how modules get and lose it."""
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from octavo.attention.kernels.build import Kernel
+from octavo.engine import linears
+from octavo.engine.linears import GROUP, Linears, PlainLinear, QuantisedLinear
+from octavo.errors import PlanError, UnsupportedModel
+
+
+class Small(torch.nn.Module):
+    """Layers of several shapes, and one that is no plain linear layer."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        torch.manual_seed(1)
+        self.wide = torch.nn.Linear(64, 96)
+        self.odd = torch.nn.Linear(45, 13, bias=False)
+        self.head = torch.nn.Linear(96, 50, bias=False)
+        self.norm = torch.nn.LayerNorm(96)
+        self.to(dtype)
+
+    def get_output_embeddings(self):
+        """The layer that makes logits."""
+        return self.head
+
+    def forward(self, x):
+        """Something that goes through two of the layers."""
+        return self.head(self.norm(self.wide(x)))
+
+
+def layer_of(width, outs, dtype=torch.float32, *, bias=True):
+    """A linear layer of random weights."""
+    torch.manual_seed(width * outs)
+    layer = torch.nn.Linear(width, outs, bias=bias, dtype=dtype)
+    return layer.requires_grad_(False)
+
+
+def error(found, expected):
+    """The largest difference by the largest number expected."""
+    return float((found.double() - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 17, 64])
+@pytest.mark.parametrize(("width", "outs"), [(64, 96), (45, 13), (7, 1), (576, 192), (33, 6)])
+def test_kernel_gives_the_layer(rows, width, outs):
+    """Sums are those of float64 within the rounding of float32, whatever the shape."""
+    layer, x = layer_of(width, outs), torch.randn(rows, width)
+    with torch.inference_mode():
+        found = PlainLinear(layer).compute(x)
+
+    assert found.dtype == torch.float32
+    assert 2e-6 > error(found, linear(x.double(), layer.weight.double(), layer.bias.double()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_row_is_the_same_beside_any_others(dtype):
+    """A row's result is equal to the bit alone, beside others, and with more threads."""
+    layer, x = layer_of(96, 200, dtype), torch.randn(8, 96, dtype=dtype)
+    kernel = PlainLinear(layer)
+    threads = torch.get_num_threads()
+    with torch.inference_mode():
+        together = kernel.compute(x)
+        for n in range(1, 8):
+            assert torch.equal(kernel.compute(x[n:]), together[n:])
+        torch.set_num_threads(3)
+        assert torch.equal(kernel.compute(x), together)
+        torch.set_num_threads(threads)
+
+
+def test_bfloat16_sums_in_float32():
+    """Only the result is rounded."""
+    layer, x = layer_of(576, 64, torch.bfloat16), torch.randn(1, 3, 576, dtype=torch.bfloat16)
+    exact = linear(x.double(), layer.weight.double(), layer.bias.double())
+    with torch.inference_mode():
+        found = PlainLinear(layer).compute(x)
+
+    assert (1, 3, 64) == found.shape
+    assert torch.allclose(found.double(), exact, rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("bits", ["int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 70, 140])
+def test_quantised_layer_is_that_of_its_rounded_weights(bits, rows):
+    """The kernel computes with the weights it stores, few rows and many alike."""
+    layer = layer_of(128, 47)
+    stored = QuantisedLinear(layer, bits)
+    with torch.inference_mode():
+        rounded = stored.compute(torch.eye(128)) - layer.bias  # [width, outs]
+        x = torch.randn(rows, 128)
+        found = stored.compute(x)
+
+    assert 3e-6 > error(found, x.double() @ rounded.double() + layer.bias.double())
+    steps = {"int8": 1 / 127, "int4": 1 / 15}[bits] * layer.weight.abs().max() * 2
+    assert (rounded.T - layer.weight).abs().max() <= steps / 2 * 1.001
+
+
+def test_weights_of_four_bits_stay_what_they_are():
+    """Numbers on a grid of 16 steps in each group of 32 are not changed by rounding them again."""
+    layer = layer_of(96, 12, bias=False)
+    scale, zero = torch.rand(12, 3, 1) + 0.1, torch.randn(12, 3, 1)
+    numbers = torch.randint(0, 16, (12, 3, GROUP))
+    numbers[..., 0], numbers[..., 1] = 0, 15
+    layer.weight.data = (numbers * scale + zero).flatten(1)
+    with torch.inference_mode():
+        rounded = QuantisedLinear(layer, "int4").compute(torch.eye(96))
+
+    assert torch.allclose(rounded.T, layer.weight, atol=1e-6)
+
+
+def test_zeros_and_equal_weights_can_be_quantised():
+    """A group without a range has no scale to divide by."""
+    layer = layer_of(64, 6, bias=False)
+    layer.weight.data.zero_()
+    layer.weight.data[1] = 0.25
+    for bits in ("int8", "int4"):
+        with torch.inference_mode():
+            found = QuantisedLinear(layer, bits).compute(torch.ones(1, 64))
+        assert torch.allclose(found, torch.tensor([[0.0, 16, 0, 0, 0, 0]]), atol=1e-5)
+
+
+def test_modules_are_given_back():
+    """The model computes as before, by the same modules; hooks on them are called."""
+    model, x, seen = Small(), torch.randn(2, 64), []
+    model.wide.register_forward_hook(lambda *_: seen.append(1))
+    before = model(x)
+    taken = Linears(model)
+    taken.take()
+    with torch.inference_mode():
+        within = model(x)
+    own = [name for name, m in model.named_modules() if "forward" in vars(m)]
+    taken.close()
+    taken.close()
+
+    assert ["wide", "odd", "head"] == own
+    assert torch.allclose(within, before, atol=1e-6)
+    assert not any("forward" in vars(m) for m in model.modules())
+    assert 2 == len(seen)
+
+
+def test_gradients_are_torchs():
+    """A model that is trained while an engine has it is computed by torch."""
+    model, x = Small(), torch.randn(2, 64)
+    model(x).sum().backward()
+    expected = model.wide.weight.grad.clone()
+    model.zero_grad()
+    taken = Linears(model)
+    taken.take()
+    model(x).sum().backward()
+    taken.close()
+
+    assert torch.equal(expected, model.wide.weight.grad)
+
+
+def test_changed_weights_are_seen():
+    """Weights are read where they lie, whoever has put others there."""
+    model, x = Small(), torch.randn(1, 64)
+    taken = Linears(model)
+    taken.take()
+    with torch.inference_mode():
+        model.wide.weight.data = torch.zeros(96, 64)
+        found = model.wide(x)
+    taken.close()
+
+    assert torch.equal(found[0], model.wide.bias)
+
+
+def test_last_to_take_has_the_layers():
+    """Of two that share a model the one whose turn it is computes; each gives back its own."""
+    model, x = Small(), torch.randn(1, 64)
+    plain, rounded = Linears(model), Linears(model, "int4")
+    with torch.inference_mode():
+        plain.take()
+        exact = model(x)
+        rounded.take()
+        rough = model(x)
+        plain.take()
+        assert torch.equal(exact, model(x))
+        assert not torch.equal(exact, rough)
+        rounded.close()
+        assert torch.equal(exact, model(x))
+        plain.close()
+
+    assert not any("forward" in vars(m) for m in model.modules())
+
+
+def test_layers_of_others_are_left_alone():
+    """A module whose forward someone else has replaced keeps that."""
+    model = Small()
+    model.wide.forward = stranger = model.wide.forward
+    taken = Linears(model)
+    taken.take()
+    taken.close()
+
+    assert model.wide.forward is stranger
+
+
+def test_memory_of_quantised_weights_is_told():
+    """4 bits and two numbers a group, 8 bits and one; layers of odd widths keep their weights."""
+    assert 0 == Linears(Small()).nbytes
+    assert 96 * (32 + 16) + 50 * (96 + 12) == Linears(Small(), "int4").nbytes
+    assert 96 * (64 + 8) + 50 * (96 + 12) == Linears(Small(), "int8").nbytes
+
+
+def test_what_cannot_be_quantised_is_refused(monkeypatch, tmp_path):
+    """No such type, no layer, no kernel; without rounding a model does without the kernel."""
+    with pytest.raises(PlanError, match="quantise is 'int2'; it must be int8, int4 or None"):
+        Linears(Small(), "int2")
+    with pytest.raises(UnsupportedModel, match="no linear layers on a CPU of a multiple of 32"):
+        Linears(Small().to(torch.float64), "int4")
+    lacking = Kernel("lacking", tmp_path / "lacking.c", "octavo_linear", "linear layers")
+    monkeypatch.setattr(linears, "KERNEL", lacking)
+    with pytest.raises(UnsupportedModel, match="linear layers: the C kernel cannot be built"):
+        Linears(Small(), "int4")
+    model = Small()
+    Linears(model).take()
+    assert not any("forward" in vars(m) for m in model.modules())
