@@ -128,7 +128,8 @@ def test_pages_are_shared_within_an_adapter_alone(model):
             hits.append(request.cached_tokens)
         assert [0, 0, 0, 20, 20] == hits
         assert ("sql", "poem") == tuple(
-            engine.submit([1], GREEDY, adapter=name).adapter.id for name in ("sql", "poem")
+            engine.submit([1], GREEDY, adapter=name).condition.adapter.id
+            for name in ("sql", "poem")
         )
 
 
@@ -169,14 +170,16 @@ def test_adapters_loaded_and_unloaded_while_the_engine_lives():
         again = engine.submit(PROMPTS[1], GREEDY, adapter="mine")
         engine.run()
         assert 0 == again.cached_tokens
-        assert first.adapter != again.adapter
+        assert first.condition != again.condition
 
 
 def test_the_same_weights_are_the_same_adapter_everywhere(model):
     """Name and content make an adapter's identity, in every engine and process."""
     other = add(tiny(), "sql")
     with Engine(model, plan_of(model)) as one, Engine(other, plan_of(other)) as two:
-        keys = [engine.submit([1], GREEDY, adapter="sql").adapter for engine in (one, two)]
+        keys = [
+            engine.submit([1], GREEDY, adapter="sql").condition.adapter for engine in (one, two)
+        ]
     assert keys[0] == keys[1]
 
 

@@ -100,6 +100,12 @@ class Adapters:
         finally:
             self._tokens = None
 
+    def outside(self, module: Any) -> str | None:
+        """A layer with adapters that is neither in ``module`` nor the model's head, or None."""
+        self._look()
+        inside = {*map(id, module.modules()), id(self._model.get_output_embeddings())}
+        return next((path for path, each in self._layers.items() if id(each) not in inside), None)
+
     def close(self) -> None:
         """Leave the model's layers as they were found. May be called twice."""
         for hook in self._hooks:

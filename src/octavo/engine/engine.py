@@ -5,7 +5,7 @@ stop texts with a tokenizer it may be given. An engine and its model belong to o
 nothing here takes a lock.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
 from functools import partial
 from itertools import compress
@@ -19,7 +19,8 @@ from octavo.cache.policies import Policy
 from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step
 from octavo.checks import Ints, Tokens, check_tokens
-from octavo.engine.adapters import Adapters, unwrapped
+from octavo.engine.adapters import unwrapped
+from octavo.engine.conditions import Conditions
 from octavo.engine.request import Completion, OnToken, Request
 from octavo.engine.runner import Runner
 from octavo.engine.sampling import Choice, Samplers, SamplingParams, sample_rows
@@ -126,7 +127,7 @@ class Engine:
         self._scheduler = self._schedule()
         model = unwrapped(model)
         self._runner = Runner(model, plan)
-        self._adapters = Adapters(model)
+        self._conditions = Conditions(model, self._runner.close)
         self._tokenizer = tokenizer
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._samplers = Samplers(self._vocabulary, self.storage.device, tokenizer)
@@ -163,9 +164,10 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         adapter: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
         on_token: OnToken | None = None,
     ) -> Request:
-        """Queue a prompt; nothing is run.
+        """Queue a prompt; nothing is run but what encodes its media.
 
         A request ends at the latest where the model's context does.
 
@@ -173,6 +175,8 @@ class Engine:
             tokens: the prompt's token ids.
             params: how to sample and when to end; None: the defaults, greedy.
             adapter: name of a LoRA adapter loaded into the model; None: the model without any.
+            inputs: what the model's processor returned for a prompt with pictures or other media,
+                tensors of one row; they are kept until the request is done.
             on_token: called as ``on_token(request, token)`` after the step that made the token.
 
         Returns:
@@ -180,8 +184,8 @@ class Engine:
 
         Raises:
             LengthError: an empty prompt. TokenError: no token id of this model.
-            IdentityError: no adapter of that name is loaded.
-            UnsupportedModel: it is no plain LoRA, or is merged into the weights.
+            IdentityError: no adapter of that name is loaded, or ``inputs`` do not fit the prompt.
+            UnsupportedModel: the adapter is no plain LoRA or is merged, or the model has no media.
             CapacityError: the prompt leaves no room in the model's context, or the request is
                 longer than the plan's max_length.
             NeverFits: it needs more pages than the pool has.
@@ -190,7 +194,7 @@ class Engine:
                 ``params`` or ``on_token`` is neither.
             StepError: the engine is closed.
 
-        Cost: O(len(tokens)).
+        Cost: O(len(tokens)), and the encoders of media.
         """
         self._require_open()
         params = SamplingParams() if params is None else params
@@ -198,14 +202,15 @@ class Engine:
             raise SamplingError("params", params, "it must be SamplingParams or None")
         if on_token is not None and not callable(on_token):
             raise SamplingError("on_token", on_token, "it must be callable or None")
-        key = None if adapter is None else self._adapters.identity(adapter)
-        prompt = Prompt(self._check_prompt(tokens), () if key is None else [key])
+        ids = self._check_prompt(tokens)
+        condition = self._conditions.read(ids, adapter, inputs)
+        prompt = Prompt(ids, condition.extra)
         limit = self._check_limit(len(prompt), params.max_tokens)
         sampler = self._samplers.make(params)
         request = Request(
             prompt,
             params,
-            adapter=key,
+            condition=condition,
             limit=limit,
             sampler=sampler,
             stops=stops_of(params, self._tokenizer),
@@ -216,6 +221,7 @@ class Engine:
             request.finish_reason = "length"
             self._count(finished=1)
         else:
+            self._conditions.prepare(condition)
             self._scheduler.add(request)
         return request
 
@@ -311,7 +317,7 @@ class Engine:
         """
         self._cancel_all([*self._scheduler.waiting, *self._scheduler.running])
         self._runner.close()
-        self._adapters.close()
+        self._conditions.close()
         self._closed = True
 
     def reset(self) -> None:
@@ -379,7 +385,7 @@ class Engine:
         try:
             if self._erases:
                 self.storage.zero(step.fresh)
-            with self._adapters.applied(step, [request.adapter for request in turn.requests]):
+            with self._conditions.applied(step, [each.condition for each in turn.requests]):
                 logits = self._runner.forward(step)
             wanting = list(compress(turn.requests, step.wants_token.tolist()))
             found = sample_rows(logits, wanting)

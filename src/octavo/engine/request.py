@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from octavo.cache.identity import Adapter
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.checkpoints.text import UNFINISHED, decode
 from octavo.checks import Ints
+from octavo.engine.conditions import Condition
 from octavo.engine.sampling import Choice, Sampler, SamplingParams, TokenLogprobs
 from octavo.engine.texts import StopTexts
 from octavo.errors import uncopied
@@ -44,7 +44,7 @@ class Request:
 
     Attributes:
         prompt: token ids, and what their pages depend on beside them.
-        adapter: the LoRA adapter it runs with, or None.
+        condition: what it runs with beside its tokens: an adapter, media.
         params: how its tokens are chosen, and when it ends.
         limit: most tokens, prompt and generated ones together.
         output: tokens generated so far, a stop token included.
@@ -66,7 +66,7 @@ class Request:
         prompt: Prompt,
         params: SamplingParams,
         *,
-        adapter: Adapter | None,
+        condition: Condition,
         limit: int,
         sampler: Sampler,
         stops: StopTexts | None,
@@ -74,7 +74,7 @@ class Request:
         on_token: OnToken | None,
     ) -> None:
         self.prompt, self.params, self.limit = prompt, params, limit
-        self.adapter = adapter
+        self.condition = condition
         self.output: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: FinishReason | None = None

@@ -1,0 +1,300 @@
+"""Pictures and sounds in a prompt: what a model's own code makes of them before its decoder.
+
+A processor of transformers gives token ids, some of which stand for media, and tensors. The model
+turns these into embeddings and positions and hands them to its decoder. Here it does so once per
+request, up to the decoder; the steps of an engine then put the rows where the step has them,
+however the prompt is cut. Knows no pages.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from octavo.cache.identity import Media
+from octavo.cache.step import Step
+from octavo.checkpoints.failures import first_line
+from octavo.checks import Ints
+from octavo.errors import IdentityError, UnsupportedModel, uncopied
+
+_IDS = ("input_ids", "attention_mask")  # of a processor's result; the prompt says them already
+_PLACES = re.compile(r"(image|video|audio|media)_token_(id|index)")
+_KNOWN = ("inputs_embeds", "position_ids", "attention_mask", "input_ids", "cache")
+_DEEP = ("visual_pos_masks", "deepstack_visual_embeds")  # of Qwen3-VL: added behind first layers
+
+
+class Encoded(NamedTuple):
+    """What a decoder is given for one prompt of n tokens.
+
+    Attributes:
+        places: int64[m], the positions whose embeddings are no token's.
+        rows: [m, width], their embeddings.
+        positions: int64[axes, n], what rotations count by.
+        deep: [m, width] for each of the first layers, added behind it; empty for most models.
+    """
+
+    places: torch.Tensor
+    rows: torch.Tensor
+    positions: torch.Tensor
+    deep: tuple[torch.Tensor, ...]
+
+    def positions_at(self, at: torch.Tensor) -> torch.Tensor:
+        """int64[axes, len(at)] of positions ``at``, which go on by one behind the prompt."""
+        n = self.positions.shape[1]
+        behind = self.positions.max() + 1 + at - n
+        return torch.where(at < n, self.positions[:, at.clamp(max=n - 1)], behind)
+
+
+class MediaPrompt:
+    """The media of one prompt, as a processor gave them.
+
+    Args:
+        ids: the prompt's token ids.
+        inputs: the processor's result; its ids, where it has some, must be the same.
+        tokens: ids that stand for media.
+
+    Attributes:
+        extra: what pages of the prompt depend on beside its tokens.
+        encoded: what the decoder is given; None before the first step of the request.
+
+    Raises:
+        IdentityError: ``inputs`` are no tensors of one prompt, or no token stands for them.
+    """
+
+    __reduce__ = uncopied("it is a part of one request")
+
+    def __init__(self, ids: Ints, inputs: Mapping[str, Any], tokens: frozenset[int]) -> None:
+        if not isinstance(inputs, Mapping):
+            raise IdentityError("inputs", inputs, "it must be what the model's processor returns")
+        given = inputs.get("input_ids")
+        if given is not None and np.asarray(given).tolist() not in ([ids.tolist()], ids.tolist()):
+            right = "they must be the prompt's; submit(inputs['input_ids'][0], inputs=inputs)"
+            raise IdentityError("inputs['input_ids']", np.shape(given), right)
+        self.ids = ids
+        self.tensors = {name: value for name, value in inputs.items() if name not in _IDS}
+        for name, value in self.tensors.items():
+            if not isinstance(value, torch.Tensor):
+                right = "it must be a tensor; call the processor with return_tensors='pt'"
+                raise IdentityError(f"inputs[{name!r}]", type(value).__name__, right)
+        self.encoded: Encoded | None = None
+        runs = _runs(np.isin(ids, list(tokens)))
+        if not runs:
+            right = f"the prompt must have tokens that stand for media: {sorted(tokens)}"
+            raise IdentityError("inputs", sorted(self.tensors), right)
+        digests = _digests(self.tensors, len(runs))
+        self.extra = [Media(d, *run) for d, run in zip(digests, runs, strict=True)]
+
+
+class MediaEncoder:
+    """Runs a model up to its decoder, and gives the decoder what came of it.
+
+    Args:
+        model: a transformers model; one without media is never asked.
+    """
+
+    __reduce__ = uncopied("it is a part of one engine")
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        config = model.config.to_dict()
+        found = (v for k, v in config.items() if _PLACES.fullmatch(k) and isinstance(v, int))
+        self._tokens = frozenset(found)
+
+    def prompt(self, ids: Ints, inputs: Mapping[str, Any]) -> MediaPrompt:
+        """The media of a prompt, not yet encoded. O(bytes).
+
+        Raises:
+            UnsupportedModel: the model takes text alone. IdentityError: as of MediaPrompt.
+        """
+        if not self._tokens:
+            raise UnsupportedModel("inputs", "no token of this model stands for media")
+        return MediaPrompt(ids, inputs, self._tokens)
+
+    @torch.inference_mode()
+    def encode(self, prompt: MediaPrompt) -> None:
+        """Run the model up to its decoder, with its own attention. Cost: its encoders.
+
+        Raises:
+            UnsupportedModel: the model fails on the tensors, or gives its decoder what cannot be
+                cut, such as a mask by which tokens of a picture see each other.
+        """
+        device = self._model.device
+        given: dict[str, Any] = {}
+
+        def stop(_module: Any, _args: Any, keywords: dict[str, Any]) -> None:
+            given.update(keywords)
+            raise _Reached
+
+        ids = torch.from_numpy(prompt.ids.astype(np.int64)).to(device)[None]
+        inputs = {name: value.to(device) for name, value in prompt.tensors.items()}
+        hook = self._model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            self._model(
+                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **inputs
+            )
+        except _Reached:
+            pass
+        except Exception as error:
+            why = f"the model fails on {sorted(inputs)}: {first_line(error)}"
+            raise UnsupportedModel("inputs", why) from error
+        finally:
+            hook.remove()
+        prompt.encoded = self._read(ids, given)
+
+    def _read(self, ids: torch.Tensor, given: dict[str, Any]) -> Encoded:
+        """What the decoder was given, checked."""
+        embeds = given.get("inputs_embeds")
+        if embeds is None:
+            raise UnsupportedModel("inputs", "the model's decoder is not given embeddings")
+        for name, value in given.items():
+            if name not in _KNOWN + _DEEP and not isinstance(
+                value, bool | int | float | str | None
+            ):
+                why = f"the model's decoder is given {name} for media, which cannot be cut yet"
+                raise UnsupportedModel("inputs", why)
+        _require_causal(given.get("attention_mask"))
+        n = ids.shape[1]
+        positions = given.get("position_ids")
+        if positions is None:
+            positions = torch.arange(n, device=ids.device)
+        positions = positions.reshape(-1, n)
+        media = torch.isin(ids[0], torch.tensor(sorted(self._tokens), device=ids.device))
+        deep = given.get("deepstack_visual_embeds")
+        if deep is not None and not torch.equal(given["visual_pos_masks"][0].reshape(-1), media):
+            raise UnsupportedModel("inputs", "deep embeddings are of other tokens than the media's")
+        places = media.nonzero()[:, 0]
+        return Encoded(places, embeds[0, places], positions, tuple(deep or ()))
+
+    @contextmanager
+    def placed(self, step: Step, prompts: Sequence[MediaPrompt | None]) -> Iterator[None]:
+        """Within it the decoder is given the rows of encoded prompts that ``step`` computes.
+
+        Args:
+            step: open.
+            prompts: of each row, encoded; None: text alone.
+        """
+        if not any(prompts):
+            yield
+            return
+        placed = _Placed(step, [None if p is None else p.encoded for p in prompts], self._model)
+        hook = self._model.get_decoder().register_forward_pre_hook(placed.enter, with_kwargs=True)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+class _Reached(Exception):
+    """The model has come to its decoder."""
+
+
+class _Placed:
+    """What the decoder is given in one step, where rows of encoded prompts take part."""
+
+    def __init__(self, step: Step, encoded: Sequence[Encoded | None], model: Any) -> None:
+        device = model.device
+        axes = max(each.positions.shape[0] for each in encoded if each is not None)
+        at = torch.from_numpy(step.positions.astype(np.int64)).to(device)
+        self._positions = at.expand(axes, -1).clone()
+        places, rows, self._deep = [], [], dict[int, list[torch.Tensor]]()
+        for row, each in enumerate(encoded):
+            if each is None:
+                continue
+            begin, end = step.query_start[row : row + 2].tolist()
+            self._positions[:, begin:end] = each.positions_at(at[begin:end])
+            first = int(at[begin])
+            low, high = torch.searchsorted(
+                each.places, torch.tensor([first, first + end - begin], device=device)
+            ).tolist()
+            places.append(each.places[low:high] - first + begin)
+            rows.append(each.rows[low:high])
+            for layer, added in enumerate(each.deep):
+                self._deep.setdefault(layer, []).append(added[low:high])
+        self._places, self._rows = torch.cat(places), torch.cat(rows)
+
+    def enter(
+        self, decoder: Any, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Change what the decoder is given."""
+        embeds = keywords.get("inputs_embeds")
+        if embeds is None:
+            embeds = decoder.get_input_embeddings()(keywords["input_ids"])
+        count = embeds.shape[1]
+        positions = self._positions if len(self._positions) == 1 else self._positions[:, None]
+        changed: dict[str, Any] = {"input_ids": None, "position_ids": positions}
+        changed["inputs_embeds"] = embeds.index_copy(1, self._places, self._rows[None].to(embeds))
+        if self._deep and len(self._places):
+            mask = torch.zeros(1, count, dtype=torch.bool, device=embeds.device)
+            mask[0, self._places] = True
+            changed["visual_pos_masks"] = mask
+            changed["deepstack_visual_embeds"] = [torch.cat(d) for d in self._deep.values()]
+        return args, keywords | changed
+
+
+def _require_causal(mask: Any) -> None:
+    """Refuse a decoder's mask that shows a token those behind it, or hides a prompt's first.
+
+    Raises:
+        UnsupportedModel: it does.
+    """
+    for each in mask.values() if isinstance(mask, dict) else [mask]:
+        if each is None:
+            continue
+        if not isinstance(each, torch.Tensor):
+            raise UnsupportedModel("inputs", f"the mask for media is a {type(each).__name__}")
+        shown = each if each.dtype == torch.bool or each.ndim == 2 else each == 0
+        if each.ndim == 4 and bool(shown.triu(1).any()):
+            raise UnsupportedModel("inputs", "its pictures are seen as a whole, not token by token")
+        if each.ndim == 2 and not bool(shown.all()):
+            raise UnsupportedModel("inputs", "the model hides some tokens of the prompt")
+
+
+def _runs(there: np.ndarray) -> list[tuple[int, int]]:
+    """Where each run of True begins and ends."""
+    found, at = [], 0
+    for value, group in groupby(there.tolist()):
+        length = len(list(group))
+        if value:
+            found.append((at, at + length))
+        at += length
+    return found
+
+
+def _digests(tensors: Mapping[str, torch.Tensor], count: int) -> list[str]:
+    """SHA-256 for each of ``count`` media: of its own part, where tensors are by medium, or of all.
+
+    A part is a row of each tensor, or the patches that its row of ``image_grid_thw`` counts.
+    """
+    grid = tensors.get("image_grid_thw")
+    sizes = [1] * count if grid is None else grid.prod(dim=-1).tolist()
+    pixels = tensors.get("pixel_values")
+    by_medium = (
+        pixels is not None
+        and len(sizes) == count
+        and len(pixels) == sum(sizes)
+        and tensors.keys() <= {"pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids"}
+    )
+    if not by_medium:
+        return [_digest(tensors)] * count
+    assert pixels is not None
+    parts = torch.split(pixels, sizes)
+    others = [name for name in ("image_grid_thw", "image_sizes") if name in tensors]
+    return [
+        _digest({"pixel_values": part} | {name: tensors[name][at] for name in others})
+        for at, part in enumerate(parts)
+    ]
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of tensors with their names, shapes and types. O(bytes)."""
+    digest = sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        flat = tensor.detach().cpu().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
