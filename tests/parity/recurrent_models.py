@@ -42,6 +42,14 @@ LATENT = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
 }
+INKLING = (
+    SHAPE
+    | DIM
+    | {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8}
+    | {"sliding_window_size": 9, "local_layer_ids": [0, 2], "d_rel": 4, "rel_extent": 16}
+    | {"layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"]}
+    | {"mlp_layer_types": ["dense"] * 3}
+)
 
 CONFIGS = {
     "bamba": SHAPE | MAMBA2 | {"attn_layer_indices": [1]},

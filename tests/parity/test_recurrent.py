@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from recurrent_models import CONFIGS, model_of
+import transformers
+from recurrent_models import CONFIGS, INKLING, model_of
 
 import octavo
 from octavo.engine import Engine, SamplingParams, mixers
@@ -148,6 +149,17 @@ def test_states_that_no_cache_is_asked_for_are_refused(monkeypatch):
     monkeypatch.setattr(mixers, "asking", lambda *_: None)
     with pytest.raises(octavo.UnsupportedModel, match="no module of it asks the cache"):
         Engine(model, plan_for(model))
+
+
+def test_positions_in_scores_are_refused():
+    """Inkling adds a bias by distance to its scores, which octavo does not know."""
+    config = transformers.AutoConfig.for_model("inkling_text", **INKLING)
+    model = transformers.AutoModelForCausalLM.from_config(config).double()
+    with (
+        pytest.raises(octavo.UnsupportedModel, match="position_bias"),
+        Engine(model, plan_for(model)) as engine,
+    ):
+        engine.generate([prompts()[0]])
 
 
 def test_a_copy_of_a_model_in_an_engine_is_its_own():

@@ -35,6 +35,8 @@ HANDLE = "octavo_pages"
 """Attribute of a layer's new keys, and keyword of the attention function, that leads to pages."""
 
 _ABSENT: Any = object()
+_UNAPPLIED = ("position_bias", "sinks", "indices", "block_indices")
+"""Keywords by which models change scores or choose keys, beside those that `attend` takes."""
 F = TypeVar("F", bound=Callable[..., Any])
 Index = NDArray[np.int64]
 
@@ -332,7 +334,7 @@ def attend(
     sliding_window: int | None = _ABSENT,
     is_causal: bool | None = None,
     octavo_pages: tuple[PagedPass, PagedLayer] | None = None,
-    **_rest: Any,
+    **rest: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function transformers calls under `NAME`.
 
@@ -348,15 +350,20 @@ def attend(
         sliding_window: the window the model believes in.
         is_causal: whether tokens see those before them alone; None: ask the module.
         octavo_pages: the mark of `PagedPass.hand_over`; None: the keys have it.
+        rest: nothing else that changes scores.
 
     Returns:
         [rows, q, H, v_dim]; None for the weights.
 
     Raises:
         StepError: the keys lead to no pages: the model runs without octavo's cache.
-        UnsupportedModel: the model and its spec disagree.
+        UnsupportedModel: the model and its spec disagree, or it adds to the scores, or chooses
+            among the keys.
     """
     del value
+    if others := sorted(name for name in _UNAPPLIED if rest.get(name) is not None):
+        why = f"the model gives it {' and '.join(others)}, which octavo does not apply"
+        raise UnsupportedModel("attention", why)
     found: tuple[PagedPass, PagedLayer] | None = octavo_pages or getattr(key, HANDLE, None)
     if found is None:
         why = "the model's attention is octavo's; close the engine to use the model without it"
