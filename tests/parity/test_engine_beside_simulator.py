@@ -105,9 +105,9 @@ def turns(monkeypatch):
     """Every turn of a scheduler: who computes how much, who came in with what, who lost all."""
     made, schedule = [], Scheduler.schedule
 
-    def noted(self):
+    def noted(self, *drafts):
         before = list(self.running)
-        turn = schedule(self)
+        turn = schedule(self, *drafts)
         if turn is not None:
             made.append(
                 (
@@ -210,13 +210,13 @@ def test_tokens_of_generate_preempted_at_every_step(
     model, alone = model
     schedule, lost = Scheduler.schedule, 0
 
-    def preempting(self):
+    def preempting(self, *drafts):
         nonlocal lost
         while len(self.running) > spared:
             self._preempt_last()
             lost += 1
         self._denied = None
-        return schedule(self)
+        return schedule(self, *drafts)
 
     monkeypatch.setattr(Scheduler, "schedule", preempting)
     with Engine(model, _plan(model, tokens), max_step_tokens=steps, prefix=prefix) as engine:

@@ -18,6 +18,7 @@ from octavo.attention.parameters import Parameters
 from octavo.cache.identity import Identity
 from octavo.cache.policies import LRU, SLRU
 from octavo.engine.sampling import Sampler, SamplingParams
+from octavo.engine.speculation import NGrams, PromptLookup
 from octavo.errors import CopyError
 from octavo.index.rows import StepRows
 from octavo.integrations.onnx.decoder import Decoder
@@ -134,6 +135,7 @@ def _values():
     yield from (index.vllm(step, plan=plan), index.dense(step, plan=plan), LRU(), SLRU(30))
     yield from (StepRows(step, page_size=4), index.LatentGeometry(80, 16, 64, 64, 16))
     yield from (Parameters(window=4), SamplingParams(temperature=0.5))
+    yield from (PromptLookup(), NGrams(2))
     yield from (settings.Setting(plan), settings.TimeModel(), Pool(pages=9), Job(request))
     yield from (request, Trace("t", "log", [request]), AnswerTokens([request]), Timeline(1.0))
     yield from (

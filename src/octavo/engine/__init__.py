@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from octavo.engine.engine import Engine, EngineStats
     from octavo.engine.request import Completion, Request
     from octavo.engine.sampling import SamplingParams, TokenLogprobs
+    from octavo.engine.speculation import PromptLookup
 
 __all__ = [
     "Completion",
     "Engine",
     "EngineStats",
+    "PromptLookup",
     "Request",
     "SamplingParams",
     "TokenLogprobs",
@@ -27,6 +29,7 @@ _HOMES = {
     "Completion": "request",
     "Engine": "engine",
     "EngineStats": "engine",
+    "PromptLookup": "speculation",
     "Request": "request",
     "SamplingParams": "sampling",
     "TokenLogprobs": "sampling",

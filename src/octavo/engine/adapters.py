@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
-from itertools import compress
 from typing import Any
 
 import torch
 
 from octavo.cache.identity import Adapter
 from octavo.cache.step import Step
+from octavo.engine.runner import wanted_places
 from octavo.errors import IdentityError, UnsupportedModel, uncopied
 
 _BASE = "__base__"  # peft's name of none
@@ -94,7 +94,7 @@ class Adapters:
         rows = [_BASE if each is None else each.id for each in adapters]
         counts = (step.query_start[1:] - step.query_start[:-1]).tolist()
         self._tokens = [name for name, n in zip(rows, counts, strict=True) for _ in range(n)]
-        self._logits = list(compress(rows, step.wants_token.tolist()))
+        self._logits = [self._tokens[place] for place in wanted_places(step).tolist()]
         try:
             yield
         finally:

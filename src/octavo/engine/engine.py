@@ -12,8 +12,6 @@ from itertools import compress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
 from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
 from octavo.cache.prompt import Prompt
@@ -23,7 +21,15 @@ from octavo.engine.adapters import unwrapped
 from octavo.engine.conditions import Conditions
 from octavo.engine.request import Completion, OnToken, Request
 from octavo.engine.runner import Runner
-from octavo.engine.sampling import Choice, Samplers, SamplingParams, sample_rows
+from octavo.engine.sampling import Samplers, SamplingParams
+from octavo.engine.speculation import (
+    Found,
+    PromptLookup,
+    Speculation,
+    accepted,
+    count_accepted,
+    sample_accepted,
+)
 from octavo.engine.texts import stops_of
 from octavo.errors import (
     CapacityError,
@@ -50,6 +56,8 @@ class EngineStats(NamedTuple):
         prompt_tokens: tokens of the prompts that were started.
         cached_tokens: those of them found in the prefix cache.
         generated_tokens: tokens sampled.
+        drafted_tokens: tokens guessed and verified, of which
+        accepted_tokens: were what was sampled.
         finished: requests that are done.
     """
 
@@ -58,6 +66,8 @@ class EngineStats(NamedTuple):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     finished: int = 0
 
 
@@ -80,6 +90,8 @@ class Engine:
             admitted beside others.
         erase: whether pages are filled with zeros when all have let go of them, and before a step
             writes to them for the first time. Prefixes that are kept stay until they are evicted.
+        speculation: how several tokens per step are guessed, to be verified in one forward pass;
+            None: one by one.
         tokenizer: for the text of answers and stop texts, anything with ``decode(ids)``; for JSON
             schemas, expressions and grammars, a tokenizer of transformers with a Rust backend.
 
@@ -107,6 +119,7 @@ class Engine:
         preemption: bool = True,
         watermark: float = WATERMARK,
         erase: bool = False,
+        speculation: PromptLookup | None = None,
         tokenizer: Any = None,
     ) -> None:
         if not isinstance(plan, Plan):
@@ -125,6 +138,7 @@ class Engine:
             watermark=watermark,
         )
         self._scheduler = self._schedule()
+        self._speculation = Speculation(speculation, plan)
         model = unwrapped(model)
         self._runner = Runner(model, plan)
         self._conditions = Conditions(model, self._runner.close)
@@ -260,14 +274,15 @@ class Engine:
         Cost: O(tokens of the step x model) and attention over the contexts, never the pool.
         """
         self._require_open()
-        turn = self._scheduler.schedule()
+        turn = self._scheduler.schedule(self._speculation.guess(self._scheduler.running))
         if turn is not None:
             for request in turn.admitted:
                 request.note_cached()
             wanting, found = self._compute(turn)
+            told = [len(request.output) for request in wanting]
             self._book(turn.step, wanting, found)
             self._erase()
-            self._call_listeners(wanting, found)
+            self._call_listeners(wanting, told)
             self._raise_first(wanting)
         return bool(self._scheduler)
 
@@ -375,23 +390,24 @@ class Engine:
             raise CapacityError("len(tokens)", prompt, limit - 1, why)
         return limit
 
-    def _compute(self, turn: Turn[Request]) -> tuple[list[Request], list[Choice | Exception]]:
+    def _compute(self, turn: Turn[Request]) -> tuple[list[Request], Found]:
         """Run one step to its commit.
 
         Returns:
-            The requests that want a token, and for each its token or what its sampler raised.
+            The requests that want a token, and for each its tokens or what its sampler raised.
         """
         step = turn.step
         try:
             if self._erases:
                 self.storage.zero(step.fresh)
+            drafts = self._speculation.write(step, turn.requests)
             with self._conditions.applied(step, [each.condition for each in turn.requests]):
                 logits = self._runner.forward(step)
             wanting = list(compress(turn.requests, step.wants_token.tolist()))
-            found = sample_rows(logits, wanting)
-            tokens = np.zeros(len(turn.requests), np.int32)
-            tokens[step.wants_token] = [c.token if isinstance(c, Choice) else 0 for c in found]
-            self.cache.commit(step, tokens)
+            found = sample_accepted(logits, drafts, wanting)
+            tokens, kept = accepted(step, found)
+            self.cache.commit(step, tokens, kept=kept)
+            self._count(**count_accepted(wanting, drafts, found))
         except BaseException:
             self._abort(step)
             raise
@@ -403,19 +419,18 @@ class Engine:
         except OctavoError:
             return  # interrupted after the commit had closed the step, or in its middle: see reset
 
-    def _book(self, step: Step, wanting: list[Request], found: list[Choice | Exception]) -> None:
+    def _book(self, step: Step, wanting: list[Request], found: Found) -> None:
         """Everything that follows from a committed step, before any listener is called.
 
         What cannot fail is done for all requests before what can is tried for any.
         """
-        tokens = 0
-        for request, choice in zip(wanting, found, strict=True):
-            if isinstance(choice, Choice):
-                request.take(choice)
-                tokens += 1
+        generated = 0
+        for request, choices in zip(wanting, found, strict=True):
+            if isinstance(choices, list):
+                generated += request.take(choices)
             else:
-                request.error = choice
-        self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=tokens)
+                request.error = choices
+        self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=generated)
         for request in [r for r in wanting if r.error is None]:
             self._alone(request, request.look_for_end)
         for request in [r for r in wanting if r.error is not None or r.finish_reason is not None]:
@@ -431,13 +446,20 @@ class Engine:
         if self._erases:
             self.storage.zero(self.cache.vacated())
 
-    def _call_listeners(self, wanting: list[Request], found: list[Choice | Exception]) -> None:
-        """Call each ``on_token``; one that raises costs its own request and no other's token."""
-        for request, choice in zip(wanting, found, strict=True):
-            if request.on_token and request.error is None and isinstance(choice, Choice):
-                self._alone(request, partial(request.on_token, request, choice.token))
+    def _call_listeners(self, wanting: list[Request], told: list[int]) -> None:
+        """Call each ``on_token``; one that raises costs its own request and no other's token.
+
+        Args:
+            told: how many of its tokens each request's listener has heard of.
+        """
+        for request, first in zip(wanting, told, strict=True):
+            if request.on_token is None or request.error is not None:
+                continue
+            for token in request.output[first:]:
+                self._alone(request, partial(request.on_token, request, token))
                 if request.error is not None:
                     self.cancel(request)
+                    break
 
     @staticmethod
     def _alone(request: Request, call: Callable[[], object]) -> None:

@@ -54,6 +54,8 @@ class Request:
             answer is complete.
         error: what cancelled it, raised while its token was chosen or passed on; or None.
         cached_tokens: tokens of the prompt found in the prefix cache; 0 while it waits.
+        drafted_tokens: tokens guessed for it and verified, of which
+        accepted_tokens: were what was sampled.
         sequence: its handle in the cache, None before it first ran and when it is done.
     """
 
@@ -80,10 +82,11 @@ class Request:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.error: BaseException | None = None
-        self.cached_tokens = 0
+        self.cached_tokens = self.drafted_tokens = self.accepted_tokens = 0
         self.sequence: Sequence | None = None
         self.sampler, self.on_token = sampler, on_token
         self.stops, self.tokenizer = stops, tokenizer
+        self._searched = 0  # tokens of the output after which it might have ended
 
     def __repr__(self) -> str:
         runs = self.sequence is not None and not self.sequence.preempted
@@ -110,16 +113,25 @@ class Request:
         """Whether no more tokens will come."""
         return self.finish_reason is not None
 
-    def take(self, choice: Choice) -> None:
-        """Add a generated token; a stop token or the limit ends the request. Cannot fail. O(1)."""
-        token = choice.token
-        self.output.append(token)
-        if choice.logprobs is not None:
-            self.logprobs.append(choice.logprobs)
-        if token in self.params.stop_token_ids:
-            self.stop_reason, self.finish_reason = token, "stop"
-        elif self.prompt_tokens + len(self.output) >= self.limit:
-            self.finish_reason = "length"
+    def take(self, choices: list[Choice]) -> int:
+        """Add generated tokens up to one that ends the request: a stop token, or the limit's.
+
+        Cannot fail. O(tokens).
+
+        Returns:
+            How many were added.
+        """
+        for taken, choice in enumerate(choices, 1):
+            self.output.append(choice.token)
+            if choice.logprobs is not None:
+                self.logprobs.append(choice.logprobs)
+            if choice.token in self.params.stop_token_ids:
+                self.stop_reason, self.finish_reason = choice.token, "stop"
+            elif self.prompt_tokens + len(self.output) >= self.limit:
+                self.finish_reason = "length"
+            if self.done:
+                return taken
+        return len(choices)
 
     @property
     def text(self) -> str | None:
@@ -137,17 +149,24 @@ class Request:
         return found if self.done else found.rstrip(UNFINISHED)
 
     def look_for_end(self) -> None:
-        """End it where its last token completed a stop text or its form. O(longest stop text).
+        """End it where a token it has taken completed a stop text or its form; undo later ones.
+
+        A stop token ends it before these do. O(new tokens x longest stop text).
 
         Raises whatever the tokenizer does, and where a grammar has become too complex.
         """
-        if self.finish_reason == "stop":
+        matcher = self.sampler.matcher
+        if self.stops is None and matcher is None:
             return
-        text = None if self.stops is None else self.stops.push(self.output[-1])
-        if text is not None:
-            self.stop_reason, self.finish_reason = text, "stop"
-        elif self.sampler.matcher is not None and self.sampler.matcher.ends(self.output):
-            self.finish_reason = "stop"
+        for end in range(self._searched + 1, len(self.output) + 1):
+            if end == len(self.output) and self.finish_reason == "stop":
+                return
+            self._searched = end
+            text = None if self.stops is None else self.stops.push(self.output[end - 1])
+            if text is not None or (matcher is not None and matcher.ends(self.output[:end])):
+                del self.output[end:], self.logprobs[end:]
+                self.stop_reason, self.finish_reason = text, "stop"
+                return
 
     def completion(self) -> Completion:
         """What came of it so far; a request that still runs counts as cancelled."""

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
@@ -130,7 +131,8 @@ class Runner:
             step: open, from the cache of the same plan.
 
         Returns:
-            [rows that want a token, vocabulary], in the order of the rows.
+            [k, vocabulary]: of each row that wants a token, in their order, what follows its last
+            known token and each of its drafts.
 
         Raises:
             UnsupportedModel: a layer did not attend through octavo, did so twice, or asked for what
@@ -142,12 +144,12 @@ class Runner:
         self.storage.apply(step.copies)
         self._writer.now = PagedPass(self.storage, step, (1, step.input_ids.size))
         self._writer.states = states = self._mixers.states(step)
-        last = torch.from_numpy(step.last[step.wants_token]).to(self.storage.device, torch.int64)
+        wanted = torch.from_numpy(wanted_places(step)).to(self.storage.device)
         found = self.model(
             input_ids=self._row(step.input_ids),
             position_ids=self._row(step.positions),
             use_cache=True,
-            logits_to_keep=last,
+            logits_to_keep=wanted,
             **{cache_name(self.model): self._writer},
         )
         self._writer.check_attended()
@@ -155,7 +157,7 @@ class Runner:
             states.check()
         self.storage.apply(step.snapshots)
         logits: torch.Tensor = found.logits[0]  # a few families give those of all tokens
-        return logits if len(logits) == len(last) else logits.index_select(0, last)
+        return logits if len(logits) == len(wanted) else logits.index_select(0, wanted)
 
     def close(self) -> None:
         """Give the model its own attention back; `forward` takes it again."""
@@ -177,6 +179,23 @@ class Runner:
 
     def _row(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)[None]
+
+
+def draft_counts(step: Step) -> NDArray[np.int64]:
+    """How many tokens of each row are guesses beyond those it knows, int64[rows]. O(rows)."""
+    beyond = step.context.astype(np.int64) - step.known
+    return np.where(step.wants_token, np.maximum(beyond, 0), 0)
+
+
+def wanted_places(step: Step) -> NDArray[np.int64]:
+    """The places of a step's tokens after which one is to be sampled, int64[k]. O(rows + k).
+
+    Of each row that wants a token: its last known token, and its drafts.
+    """
+    rows = step.sample
+    counts = 1 + draft_counts(step)[rows]
+    starts = step.last[rows] + 1 - counts.cumsum()  # less the places of the rows before
+    return np.repeat(starts, counts) + np.arange(int(counts.sum()))
 
 
 def check_servable(model: Any, plan: Plan) -> None:

@@ -20,7 +20,7 @@ aborts them, removes what has ended, and says what time it is.
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -294,8 +294,13 @@ class Scheduler(Generic[R]):
             self.remove(request)
         return late
 
-    def schedule(self) -> Turn[R] | None:
+    def schedule(self, drafts: Mapping[R, int] | None = None) -> Turn[R] | None:
         """Admit what has room, and open the next step of all that run.
+
+        Args:
+            drafts: by request that runs, how many tokens are guessed beyond those it knows. They
+                take what prompts leave of the step's tokens, and only pages that are there: where
+                those run out the step has no drafts. `Step.unknown` says how many it has.
 
         Returns:
             None only where nothing waits and nothing runs.
@@ -313,7 +318,7 @@ class Scheduler(Generic[R]):
         self._admit()
         if not self.running:
             return None
-        step = self._step = self._extend()
+        step = self._step = self._extend(drafts or {})
         admitted, self._admitted = self._admitted, []
         return Turn(step, self._rows.copy(), admitted)
 
@@ -466,14 +471,17 @@ class Scheduler(Generic[R]):
 
     # -- stepping ------------------------------------------------------------------------------
 
-    def _extend(self) -> Step:
+    def _extend(self, drafts: Mapping[R, int]) -> Step:
         """The next step of all that run, or of the oldest of them that have room."""
         most = self._most
         while True:
-            counts, rows = self._counts(most), len(self._rows)
+            counts, rows = self._counts(most, drafts), len(self._rows)
             try:
-                return self.cache.extend(self._batch, counts)
+                return self.cache.extend(self._batch, counts, ahead=max(drafts.values(), default=0))
             except OutOfPages:
+                if drafts:  # nobody gives way to a guess
+                    drafts = {}
+                    continue
                 tokens = rows if isinstance(counts, int) else int(counts.sum())
                 # a chunk holds more of windows than afterwards: less at a time may have room
                 if tokens > rows and (rows == 1 or self.cache.fits(self._wants())):
@@ -484,16 +492,25 @@ class Scheduler(Generic[R]):
                 elif not self._start_over():
                     raise
 
-    def _counts(self, most: int) -> int | NDArray[np.int64]:
+    def _counts(self, most: int, drafts: Mapping[R, int]) -> int | NDArray[np.int64]:
         """Next tokens of each row, ``most`` together where that is at least one each. O(rows)."""
         left, counts = 0 if self._alone in self.running else most - len(self._rows), None
-        for sequence in self._behind.values():
-            more = min(_ahead(sequence) - 1, left)
+        for sequence, wish in self._wishes(drafts):
+            more = min(wish, left)
             if more > 0:
                 counts = np.ones(len(self._rows), np.int64) if counts is None else counts
                 counts[self._batch.row(sequence)] += more
                 left -= more
         return 1 if counts is None else counts
+
+    def _wishes(self, drafts: Mapping[R, int]) -> Iterator[tuple[Sequence, int]]:
+        """What rows would compute beside a token each: what is known first, then guesses."""
+        for sequence in self._behind.values():
+            yield sequence, _ahead(sequence) - 1
+        for request, guessed in drafts.items():
+            if request in self.running and request not in self._behind:
+                sequence = self.running[request]
+                yield sequence, min(guessed, sequence.limit - sequence.length - 1)
 
     def _start_over(self) -> bool:
         """Let one that runs alone begin anew in an empty pool, token by token.

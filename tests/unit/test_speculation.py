@@ -1,0 +1,261 @@
+"""Speculation: guesses, what of them is accepted, and that tokens are those of no speculation."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import octavo
+from octavo import Cache, LengthError, Plan, SamplingError
+from octavo.engine import Engine, PromptLookup, SamplingParams
+from octavo.engine.speculation import NGrams
+from octavo.scheduling import Scheduler
+
+SHAPE = {
+    "vocab_size": 23,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    "eos_token_id": None,
+    "tie_word_embeddings": False,
+}
+PROMPTS = [[5, 6, 7], list(range(1, 22)) * 2, [9] * 11]
+LOOKUP = PromptLookup(max_tokens=5, min_match=2)
+NEW = 18
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A tiny random Llama in float64, of few words: its answers repeat themselves."""
+    torch.manual_seed(0)
+    found = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).double()
+    with torch.no_grad():
+        for parameter in found.parameters():
+            if parameter.ndim > 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return found
+
+
+def plan_for(model, pages=60):
+    """A plan of exactly ``pages`` usable pages of 4 tokens."""
+    spec = octavo.ModelSpec.from_config(model.config.to_dict())
+    token = sum(layer.elements_per_token for layer in spec.layers) * 8
+    return octavo.plan(spec, (pages + 1) * 4 * token, page_size=4, dtype="fp64", order="head")
+
+
+def run(model, params, pages=60, **options):
+    """Requests of all prompts, run to their ends, and the engine's stats; nothing is left held."""
+    with Engine(model, plan_for(model, pages), **options) as engine:
+        each = params if isinstance(params, list) else [params] * len(PROMPTS)
+        found = [engine.submit(*pair) for pair in zip(PROMPTS, each, strict=True)]
+        engine.run()
+        engine.cache.check()
+        stats = engine.cache.stats()
+        assert (0, 0) == (stats.live, stats.sequences)
+        return found, engine.stats, stats
+
+
+def outputs(requests):
+    """What each said, and why it ended."""
+    return [(r.output, r.finish_reason, r.stop_reason) for r in requests]
+
+
+PARAMS = [
+    SamplingParams(max_tokens=NEW),
+    SamplingParams(max_tokens=NEW, temperature=0.4, seed=3),
+    SamplingParams(max_tokens=NEW, temperature=1.0, top_k=3, top_p=0.9, seed=5),
+]
+
+
+@pytest.fixture(scope="module")
+def plain(model):
+    """Without speculation: what each prompt says, by parameters."""
+    return [outputs(run(model, params, prefix=False)[0]) for params in PARAMS]
+
+
+@pytest.mark.parametrize("at", range(len(PARAMS)), ids=["greedy", "cool", "warm"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_step_tokens": 3},
+        {"max_step_tokens": 7, "prefix": False},
+        {"max_sequences": 1},
+        {"pages": 19, "watermark": 0},
+    ],
+    ids=["beside", "chunks of 3", "chunks of 7", "alone", "preempted"],
+)
+def test_the_same_tokens(model, plain, options, at):
+    """Guesses change no token, sampled or not, in whatever company, and are accepted."""
+    found, stats, pool = run(model, PARAMS[at], speculation=LOOKUP, **options)
+
+    assert plain[at] == outputs(found)
+    assert (pool.preemptions > 0) == ("pages" in options)
+    if options != {"max_step_tokens": 3}:
+        assert 0 < stats.accepted_tokens < stats.drafted_tokens
+    assert stats.generated_tokens == 3 * NEW
+    assert stats.drafted_tokens == sum(request.drafted_tokens for request in found)
+    assert stats.accepted_tokens == sum(request.accepted_tokens for request in found)
+
+
+def test_fewer_steps(model):
+    """Accepted guesses save as many steps of a request that runs alone."""
+    alone = {"max_sequences": 1, "prefix": False}
+    _, plain, _ = run(model, PARAMS[0], **alone)
+    _, stats, _ = run(model, PARAMS[0], speculation=LOOKUP, **alone)
+
+    assert stats.steps == plain.steps - stats.accepted_tokens
+    assert stats.accepted_tokens >= NEW
+
+
+def test_a_prefix_hit(model, plain):
+    """What was published beside rejected guesses is right for who finds it."""
+    with Engine(model, plan_for(model), speculation=LOOKUP) as engine:
+        engine.generate(PROMPTS, PARAMS[2])
+        found = engine.generate(PROMPTS, PARAMS[0])
+
+        assert [tokens for tokens, *_ in plain[0]] == [each.token_ids for each in found]
+        assert found[1].cached_tokens == 40
+        again = [*PROMPTS[1], *found[1].token_ids]
+        longer = engine.generate([again], SamplingParams(max_tokens=4))[0]
+    with Engine(model, plan_for(model), prefix=False) as engine:
+        assert engine.generate([again], SamplingParams(max_tokens=4))[0][0] == longer.token_ids
+
+
+@pytest.mark.parametrize("new", [1, 2, 6, 11])
+def test_limits(model, plain, new):
+    """A request ends at its limit though more was guessed, and takes no page beyond it."""
+    found, stats, _ = run(model, SamplingParams(max_tokens=new), speculation=LOOKUP)
+
+    assert [tokens[:new] for tokens, *_ in plain[0]] == [request.output for request in found]
+    assert stats.generated_tokens == 3 * new
+
+
+class Letters:
+    """A tokenizer of one letter per token."""
+
+    def decode(self, tokens, **_):
+        """Letters."""
+        return "".join(chr(97 + token) for token in tokens)
+
+
+@pytest.mark.parametrize("length", [5, 10, 14])
+def test_stops_within_accepted_guesses(model, plain, length):
+    """Stop tokens and texts end a request where they come, and nothing behind them is told."""
+    params, heard = [], [[], [], []]
+    for tokens, *_ in plain[0]:
+        text = Letters().decode(tokens[length - 3 : length])
+        params.append(SamplingParams(max_tokens=NEW, stop=text))
+    params[0] = SamplingParams(max_tokens=NEW, stop_token_ids=[plain[0][0][0][length - 1]])
+    expected = run(model, params, tokenizer=Letters())[0]
+    with Engine(model, plan_for(model), tokenizer=Letters(), speculation=LOOKUP) as engine:
+        found = [
+            engine.submit(*pair, on_token=lambda _, token, at=at: heard[at].append(token))
+            for at, pair in enumerate(zip(PROMPTS, params, strict=True))
+        ]
+        engine.run()
+        assert engine.cache.stats().live == 0
+
+    assert outputs(expected) == outputs(found)
+    assert heard == [request.output for request in found]
+
+
+def test_a_listener_that_fails_hears_no_more(model):
+    """Of several tokens in one step, those after a listener's failure are not told."""
+    heard = []
+
+    def listen(request, token):
+        heard.append(token)
+        if request.accepted_tokens > 1:
+            raise KeyError(token)
+
+    with Engine(model, plan_for(model), speculation=LOOKUP) as engine:
+        request = engine.submit(PROMPTS[0], SamplingParams(max_tokens=60), on_token=listen)
+        with pytest.raises(KeyError):
+            engine.run()
+        engine.cache.check()
+
+        assert request.finish_reason == "cancelled"
+        assert heard == request.output[: len(heard)]
+        assert engine.cache.stats().live == 0
+
+
+def test_ngrams():
+    """The last place counts, and what is guessed beyond the end repeats."""
+    ngrams = NGrams(2)
+    ngrams.extend([1, 2, 3, 4, 1, 2, 5, 6, 1])
+    assert ngrams.guess(3) == []
+    ngrams.extend([2])
+    assert ngrams.guess(3) == [5, 6, 1]
+    assert ngrams.guess(9) == [5, 6, 1, 2, 5, 6, 1, 2, 5]
+    ngrams.extend([2, 2, 2])
+    assert ngrams.guess(3) == [2, 2, 2]
+    assert NGrams(3).guess(1) == []
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"min_match": 0}, {"max_tokens": "4"}])
+def test_refuses_counts(fields):
+    """A guess has at least one token, and a reason."""
+    with pytest.raises(LengthError, match=next(iter(fields))):
+        PromptLookup(**fields)
+
+
+def test_refuses_other_ways(model):
+    """What is no way to guess is named."""
+    with pytest.raises(SamplingError, match="speculation"):
+        Engine(model, plan_for(model), speculation="lookup")
+
+
+def test_refuses_models_with_states():
+    """A state of which guesses are a part cannot be taken back."""
+    config = transformers.Mamba2Config(
+        vocab_size=23, hidden_size=16, num_heads=4, head_dim=8, state_size=4, num_hidden_layers=1
+    )
+    model = transformers.Mamba2ForCausalLM(config)
+    spec = octavo.ModelSpec.from_config(config.to_dict())
+    plan = octavo.plan(spec, "1MiB", dtype="fp32", order="head")
+    with pytest.raises(octavo.UnsupportedModel, match="keep states.*without speculation"):
+        Engine(model, plan, speculation=LOOKUP)
+
+
+class Prompt:
+    """The least a scheduler wants of a request."""
+
+    def __init__(self, size, limit, start=0):
+        self.prompt, self.limit = np.arange(start, start + size, dtype=np.int32), limit
+        self.sequence = None
+
+
+def _running(scheduler, requests):
+    for request in requests:
+        scheduler.add(request)
+    while any(r.sequence is None or r.sequence.length == r.prompt.size for r in requests):
+        turn = scheduler.schedule()
+        scheduler.cache.commit(turn.step, np.zeros(len(turn.requests), np.int32))
+
+
+def test_guesses_take_what_is_left_of_a_step():
+    """Tokens and prompts come first, and a guess goes no further than the limit."""
+    scheduler = Scheduler(Cache(Plan.from_pages(99, 4)), 12)
+    requests = [Prompt(3, 20), Prompt(3, 7, 100)]
+    _running(scheduler, requests)
+    turn = scheduler.schedule(dict.fromkeys(requests, 9))
+    assert [10, 2] == turn.step.counts.tolist()
+    scheduler.cache.abort(turn.step)
+    scheduler.add(Prompt(4, 9, 200))
+    turn = scheduler.schedule(dict.fromkeys(requests, 9))
+    assert [7, 1, 4] == turn.step.counts.tolist()
+
+
+def test_nobody_gives_way_to_a_guess():
+    """Where pages run out, guesses go first."""
+    scheduler = Scheduler(Cache(Plan.from_pages(5, 4)), 64)
+    requests = [Prompt(6, 16), Prompt(5, 8, 100)]
+    _running(scheduler, requests)
+    turn = scheduler.schedule({requests[0]: 9})
+
+    assert [1, 1] == turn.step.counts.tolist()
+    assert scheduler.cache.stats().preemptions == 0
