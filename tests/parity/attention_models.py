@@ -4,6 +4,7 @@ from functools import cache
 
 import torch
 import transformers
+from recurrent_models import INKLING
 
 SHAPE = {
     "vocab_size": 97,
@@ -65,12 +66,47 @@ CONFIGS = {
     | {"num_layers": 2, "zero_expert_num": 2, "expert_ffn_hidden_size": 16, "head_dim": 4}
     | {"ffn_hidden_size": 16, "moe_topk": 2},
 }
+UNTIED = {"eos_token_id": None, "pad_token_id": 0, "tie_word_embeddings": False}
+LEARNED = UNTIED | {"vocab_size": 97, "hidden_size": 32}
+INDEXER = {"index_head_dim": 8, "index_n_heads": 32, "index_topk": 4}
+BART = UNTIED | {
+    "vocab_size": 97,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 256,
+    "forced_eos_token_id": None,
+}
+BY_ROWS = {
+    "bart": BART,
+    "bloom": LEARNED | {"n_layer": 2, "n_head": 4},
+    "deepseek_v32": SHAPE | MOE | MLA | INDEXER,
+    "falcon": SHAPE | {"num_hidden_layers": 2},
+    "gpt_neo": LEARNED
+    | {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]}
+    | {"window_size": 9, "max_position_embeddings": 256},
+    "inkling_text": INKLING,
+    "jetmoe": SHAPE | {"kv_channels": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "llama4_text": SHAPE
+    | {"num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 8}
+    | {"attention_chunk_size": 8, "intermediate_size_mlp": 48, "no_rope_layers": [1, 1, 0]},
+    "minimax_m3_vl_text": SHAPE
+    | MOE
+    | {"head_dim": 8, "layer_types": ["full_attention"] + ["minimax_m3_sparse"] * 2}
+    | {"index_head_dim": 8, "index_n_heads": 2, "index_block_size": 4, "rotary_dim": 4}
+    | {"num_local_experts": 4},
+}
+"""Families that run a row at a time."""
 
 
 @cache
 def model_of(family):
     """A random model in float64 whose greedy tokens vary."""
-    config = transformers.AutoConfig.for_model(family, **CONFIGS[family])
+    config = transformers.AutoConfig.for_model(family, **(CONFIGS | BY_ROWS)[family])
+    config.is_encoder_decoder = False
     config._experts_implementation = "eager"  # the grouped kernel has no float64
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(config).double().eval()

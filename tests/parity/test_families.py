@@ -176,25 +176,3 @@ def test_model_is_given_back(family):
         engine.generate([prompts()[0]], SamplingParams(max_tokens=2))
 
     assert expected[0] == reference(model, prompts()[0])
-
-
-@pytest.mark.parametrize(
-    ("kind", "shape", "why"),
-    [
-        ("Llama4", MOE | {"attention_chunk_size": 8, "intermediate_size_mlp": 64}, "chunk"),
-        ("JetMoe", {"kv_channels": 16, "num_local_experts": 4}, "attends to 4 heads"),
-    ],
-)
-def test_what_would_be_wrong_is_refused(kind, shape, why):
-    """Layers by chunks, and keys that a model rearranges, are refused, not computed otherwise."""
-    name = {"Llama4": "Llama4TextConfig"}.get(kind, f"{kind}Config")
-    shape = SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2} | shape
-    config = getattr(transformers, name)(**shape)
-    config._experts_implementation = "eager"
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).double().eval()
-
-    with (
-        pytest.raises(octavo.UnsupportedModel, match=why),
-        Engine(model, plan_for(model, page_size=4, order="head")) as engine,
-    ):
-        engine.generate([prompts()[0]], SamplingParams(max_tokens=2))

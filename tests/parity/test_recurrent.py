@@ -13,6 +13,7 @@ from recurrent_models import CONFIGS, INKLING, model_of
 
 import octavo
 from octavo.engine import Engine, SamplingParams, mixers
+from octavo.integrations.transformers import models
 
 NEW = 5
 SEVERAL = ["falcon_h1", "jamba", "lfm2", "mamba2"]
@@ -151,8 +152,9 @@ def test_states_that_no_cache_is_asked_for_are_refused(monkeypatch):
         Engine(model, plan_for(model))
 
 
-def test_positions_in_scores_are_refused():
-    """Inkling adds a bias by distance to its scores, which octavo does not know."""
+def test_positions_in_scores_are_refused(monkeypatch):
+    """Inkling adds a bias by distance to its scores: not by rows, they would lack it."""
+    monkeypatch.setattr(models, "BY_ROWS", {})
     config = transformers.AutoConfig.for_model("inkling_text", **INKLING)
     model = transformers.AutoModelForCausalLM.from_config(config).double()
     with (

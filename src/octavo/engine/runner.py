@@ -5,6 +5,7 @@ layers and norms, octavo keeps keys and values in its own storage and attends ov
 models can run so. Knows no requests, and decides nothing.
 """
 
+from inspect import signature
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,17 +18,17 @@ from octavo.cache.step import Step
 from octavo.engine.linears import Linears
 from octavo.engine.mixers import Mixers, StateCache, modules_with_states
 from octavo.engine.own_states import cache_class, cache_name
+from octavo.engine.rows import RowCache, rows_of
 from octavo.errors import PlanError, StepError, UnsupportedModel, uncopied
 from octavo.integrations.transformers.attention import (
     NAME,
     PagedPass,
     attention_of,
     paged_layers,
-    takes_attention,
 )
 from octavo.integrations.transformers.latents import LatentLayers
-from octavo.integrations.transformers.models import length_bound_rope, spec_of
-from octavo.model.spec import Attention, Latent, Shared, State
+from octavo.integrations.transformers.models import length_bound_rope, spec_of, why_by_rows
+from octavo.model.spec import Attention, Cross, Latent, Shared, State
 from octavo.planner.request import Plan
 from octavo.storage import Storage
 
@@ -101,11 +102,13 @@ class Runner:
     Attributes:
         model: as given.
         storage: where keys and values live, on the model's device.
+        by_rows: why each sequence of a step is run by itself, under the model's own attention;
+            None: all run together, and attention is octavo's.
 
     Raises:
         UnknownArchitecture: octavo cannot read the model's config.
-        UnsupportedModel: a layer keeps what the engine does not run yet, or the model does not use
-            transformers' attention interface, or its cache for states.
+        UnsupportedModel: a layer keeps what the engine does not run yet, or states that the model
+            does not ask its cache for.
         PlanError: the plan is for other layers or another dtype.
     """
 
@@ -115,11 +118,14 @@ class Runner:
         check_servable(model, plan)
         self.model = model
         self.storage = Storage(plan, model.device)
-        self._writer = cache_class(model, PageWriter)(plan)
         self._mixers = Mixers(model, self.storage)
-        self._latents = LatentLayers(model, plan)
+        self.by_rows = why_by_rows(model, spec_of(model))
+        self._writer = cache_class(model, PageWriter)(plan)
+        self._latents = None if self.by_rows else LatentLayers(model, plan)
+        self._cache = RowCache(model, self.storage) if self.by_rows else None
+        self._takes = signature(model.forward).parameters.keys()
         self._linears = Linears(model)
-        self._attends = bool(paged_layers(plan))
+        self._attends = bool(paged_layers(plan)) and not self.by_rows
         model.eval()
         self._take()
 
@@ -138,10 +144,20 @@ class Runner:
             UnsupportedModel: a layer did not attend through octavo, did so twice, or asked for what
                 it has not.
 
-        Cost: one forward pass of T tokens; attention over each row's context, never the pool.
+        Cost: one forward pass of T tokens, by rows one for each; attention over each row's context,
+        never the pool.
         """
         self._take()
         self.storage.apply(step.copies)
+        if self._cache is None:
+            logits = self._run_ragged(step)
+        else:
+            logits = torch.cat([self._run_row(row, self._cache) for row in rows_of(step)])
+        self.storage.apply(step.snapshots)
+        return logits
+
+    def _run_ragged(self, step: Step) -> torch.Tensor:
+        """All rows at once, one behind the other."""
         self._writer.now = PagedPass(self.storage, step, (1, step.input_ids.size))
         self._writer.states = states = self._mixers.states(step)
         wanted = torch.from_numpy(wanted_places(step)).to(self.storage.device)
@@ -155,16 +171,33 @@ class Runner:
         self._writer.check_attended()
         if states is not None:
             states.check()
-        self.storage.apply(step.snapshots)
         logits: torch.Tensor = found.logits[0]  # a few families give those of all tokens
         return logits if len(logits) == len(wanted) else logits.index_select(0, wanted)
+
+    def _run_row(self, step: Step, cache: RowCache) -> torch.Tensor:
+        """A step of one row, as generate() would run it."""
+        cache.begin(step)
+        cache.states = states = self._mixers.states(step)
+        inputs = {
+            "input_ids": self._row(step.input_ids),
+            "position_ids": self._row(step.positions),
+            "attention_mask": self._row(np.ones(step.context[0])),
+            "logits_to_keep": 1,
+        }
+        given = {name: value for name, value in inputs.items() if name in self._takes}
+        logits: torch.Tensor = self.model(**given, cache=cache, use_cache=True).logits
+        cache.check()
+        if states is not None:
+            states.check()
+        return logits[0, -1:] if step.wants_token[0] else logits[0, :0]
 
     def close(self) -> None:
         """Give the model its own attention back; `forward` takes it again."""
         if attention_of(self.model) == NAME:
             self.model.set_attn_implementation(_own[self.model])
         self._mixers.release()
-        self._latents.release()
+        if self._latents is not None:
+            self._latents.release()
         self._linears.close()
 
     def _take(self) -> None:
@@ -174,7 +207,8 @@ class Runner:
             _own[self.model] = found
             self.model.set_attn_implementation(NAME)
         self._mixers.take()
-        self._latents.take()
+        if self._latents is not None:
+            self._latents.take()
         self._linears.take()
 
     def _row(self, ids: Any) -> torch.Tensor:
@@ -207,16 +241,11 @@ def check_servable(model: Any, plan: Plan) -> None:
     spec = spec_of(model).in_context()
     kinds = [kind for _, kind in spec.kinds()]
     runs = Attention | Latent | Shared | State
+    if not model.config.is_encoder_decoder:
+        runs |= Cross  # nothing comes in that it could attend to
     if others := {type(kind).__name__ for kind in kinds if not isinstance(kind, runs)}:
         why = f"its layers keep {' and '.join(sorted(others))}, which the engine does not run yet"
         raise UnsupportedModel(spec.name, why)
-    if any(getattr(kind, "chunk", None) for kind in kinds):
-        raise UnsupportedModel(spec.name, "layers with chunked attention cannot be run yet")
-    if any(getattr(kind, "indexer", 0) for kind in kinds):
-        raise UnsupportedModel(spec.name, "attention by an indexer cannot be run yet")
-    attends = any(isinstance(kind, Attention | Latent) for kind in kinds)
-    if attends and not takes_attention(model):
-        raise UnsupportedModel(spec.name, "its code does not use transformers' attention interface")
     stateful = any(isinstance(kind, State) for kind in kinds)
     if stateful and not modules_with_states(model):
         why = "its layers keep states, and no module of it asks the cache for them"
@@ -230,6 +259,9 @@ def check_servable(model: Any, plan: Plan) -> None:
     if getattr(torch, plan.elements.kv.torch_name) != model.dtype:
         right = f"the model computes in {model.dtype}; plan with that dtype"
         raise PlanError("dtype", plan.elements.kv.name, right)
+    if any(getattr(kind, "indexer", 0) for kind in kinds) and plan.elements.indexer.bits < 16:
+        right = "an indexer's keys must be exact; plan with indexer_dtype='fp32' or 'bf16'"
+        raise PlanError("indexer_dtype", plan.elements.indexer.name, right)
     config = model.config.get_text_config(decoder=True)
     changes = length_bound_rope(config, plan.max_length or plan.tokens)
     if changes is not None:

@@ -143,6 +143,16 @@ class PagedPass:
         else:
             self._storage.write(paged.layer, keys, values, slots)
 
+    def write_indexer(self, paged: PagedLayer, key: torch.Tensor) -> None:
+        """Put the keys of a layer's indexer, [rows, columns, dim], in their slots.
+
+        Raises and costs as `write`.
+        """
+        if self._step is not None:
+            slots, layer = self._slots_of(paged.group), paged.layer
+            kept = key.to(self._storage.tensor(layer, "indexer").dtype)
+            self._storage.write_indexer(layer, self._tokens(kept[:, None])[:, 0], slots)
+
     def hand_over(
         self, paged: PagedLayer, key: torch.Tensor, keywords: dict[str, Any] | None
     ) -> torch.Tensor:

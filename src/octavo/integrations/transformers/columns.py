@@ -23,25 +23,29 @@ class ColumnReader:
     A page need not begin at a multiple of ``dim`` elements, so a token is ``dim / unit`` rows.
 
     Args:
-        view: [pages, heads, page_size, dim], or [pages, page_size, dim] for one head.
+        view: [pages, heads, page_size, dim] of either order: heads and tokens may lie either way.
         group: what its pages belong to.
     """
 
     __reduce__ = uncopied("it belongs to one cache")
 
     def __init__(self, view: torch.Tensor, group: str) -> None:
-        shape = tuple(view.shape if view.ndim == 4 else view[:, None].shape)
-        pages, self._heads, self._size, self._dim = shape
-        self._group, self._page = group, view.stride(0)
+        pages, self._heads, self._size, self._dim = view.shape
+        self._group = group
+        self._page, self._head, self._token, _ = view.stride()
         self._unit = gcd(self._page, self._dim)
-        self._head = self._size * self._dim
-        rows = ((pages - 1) * self._page + self._heads * self._head) // self._unit
+        rows = ((pages - 1) * self._page + self._heads * self._size * self._dim) // self._unit
         at = view.storage_offset()
         self._rows = view.as_strided((rows, self._unit), (self._unit, 1), at)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its columns are."""
+        return self._rows.device
+
     def read(self, now: ModelPass, first: int) -> torch.Tensor:
         """The columns from ``first`` on, [B, heads, L - first, dim]. O(of what it returns)."""
-        key = (self._group, self._page, self._heads, self._size, self._dim, first)
+        key = (self._group, self._page, self._heads, self._token, self._size, self._dim, first)
         if key not in now.indices:  # layers of one shape share it
             now.indices[key] = self._index(slots(now, self._group, self._size, first))
         shape = (len(now.owner), self._heads, now.real.shape[1] - first, self._dim)
@@ -50,7 +54,7 @@ class ColumnReader:
     def _index(self, slots: Index) -> torch.Tensor:
         """Rows of ``slots`` [n, m], in the order [n, heads, m]."""
         pages, offsets = np.divmod(slots, self._size)
-        first = (pages * self._page + offsets * self._dim) // self._unit
+        first = (pages * self._page + offsets * self._token) // self._unit
         heads = np.arange(self._heads) * (self._head // self._unit)
         rows = first[:, None, :, None] + heads[None, :, None, None]
         rows = rows + np.arange(self._dim // self._unit)

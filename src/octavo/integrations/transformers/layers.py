@@ -4,7 +4,7 @@ The base classes are transformers': their names, attributes and calls are its co
 holds nothing between two passes but where its pages are.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import pad
@@ -22,6 +22,21 @@ STATES = ("recurrent", "conv")
 """Components of a state."""
 
 
+class Place(Protocol):
+    """Where the rows stand that a layer keeps tokens of."""
+
+    @property
+    def length(self) -> int:
+        """Columns computed so far, padding included."""
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence."""
+
+    def open_pass(self) -> ModelPass:
+        """The pass that the model runs; raises StepError where there is none."""
+
+
 def layers_of(storage: Storage, rows: BatchRows) -> list[Any]:
     """transformers' list of layers, one per layer of the model. O(layers)."""
     plan = storage.plan
@@ -37,33 +52,57 @@ def layers_of(storage: Storage, rows: BatchRows) -> list[Any]:
 def _layer(
     storage: Storage, rows: BatchRows, paged: PagedLayer | None, state: tuple[int, str] | None
 ) -> Any:
-    if paged is None:
-        return DummyLayer() if state is None else StateLayer(storage, *state)
     if state is None:
-        return TokenLayer(storage, rows, paged)
+        return token_layer(storage, rows, paged)
+    if paged is None:
+        return StateLayer(storage, *state)
     return MixedLayer(storage, rows, paged, *state)
+
+
+def token_layer(
+    storage: Storage, rows: Place, paged: PagedLayer | None, *, whole: bool = False
+) -> Any:
+    """transformers' layer of what is kept of tokens, which may be nothing. O(1).
+
+    Args:
+        storage: where its pages are.
+        rows: who has which token.
+        paged: what is kept, and where; None: nothing.
+        whole: whether the model hides by itself what is outside a window, and wants all columns.
+    """
+    if paged is None:
+        return DummyLayer()
+    return (IndexedLayer if paged.kind.indexer else TokenLayer)(storage, rows, paged, whole=whole)
 
 
 class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values, or latents, of every token in pages.
 
     Args:
-        storage: of a head-major plan.
+        storage: where its pages are.
         rows: who has which token.
         paged: what is kept, and where.
+        whole: whether the model is given all columns, zeros where a window has dropped them.
     """
 
     __reduce__ = uncopied("it belongs to one cache")
 
     is_croppable = True
 
-    def __init__(self, storage: Storage, rows: BatchRows, paged: PagedLayer, **rest: Any) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        rows: Place,
+        paged: PagedLayer,
+        *,
+        whole: bool = False,
+        **rest: Any,
+    ) -> None:
         super().__init__(**rest)
         self.rows, self.paged, kind = rows, paged, paged.kind
         names = ("latent",) if isinstance(kind, Latent) else ("key", "value")
-        views = (storage.tensor(paged.layer, name) for name in names)
-        self.columns = [ColumnReader(view, paged.group) for view in views]
-        self.width = None if isinstance(kind, Latent) else kind.window or kind.chunk
+        self.columns = [reader(storage, paged, name) for name in names]
+        self.width = None if whole or isinstance(kind, Latent) else kind.window or kind.chunk
         self.is_sliding = self.width is not None
         self.is_initialized = True
 
@@ -137,7 +176,60 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_max_length(self) -> int:
         """Longest sequence."""
-        return self.width or self.rows.cache.max_length
+        return self.width or self.rows.max_length
+
+
+class IndexedLayer(TokenLayer):
+    """The same beside the keys of an indexer, which says what each token attends to.
+
+    Args:
+        storage: where its pages are.
+        rows: who has which token.
+        paged: what is kept, and where.
+        rest: as of `TokenLayer`.
+    """
+
+    def __init__(self, storage: Storage, rows: Place, paged: PagedLayer, **rest: Any) -> None:
+        super().__init__(storage, rows, paged, **rest)
+        self.index = reader(storage, paged, "indexer")
+
+    @eagerly
+    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
+        """Write a pass's keys [B, q, dim]; returns those of all columns, [B, L, dim].
+
+        Raises:
+            StepError: no pass is open. PlanError, LengthError: as `Storage.write_indexer`.
+        """
+        now = self.rows.open_pass()
+        now.paged.write_indexer(self.paged, indexer_key_states)
+        return self.index.read(now, 0)[:, 0].to(indexer_key_states.dtype)
+
+    @property
+    def indexer_position_ids(self) -> torch.Tensor | None:
+        """[3, B, columns before the pass], a text's positions on the three axes of Qwen 4's."""
+        now = self.rows.open_pass()
+        if not now.past:
+            return None
+        positions = torch.from_numpy(now.positions[:, : now.past])
+        return positions.to(self.index.device).expand(3, -1, -1)
+
+    @indexer_position_ids.setter
+    def indexer_position_ids(self, _positions: torch.Tensor) -> None:
+        """Nothing: they follow from the tokens."""
+
+    def update_index(self, idx_k: torch.Tensor) -> torch.Tensor:
+        """The same with an axis for one head, as MiniMax-M3 calls it."""
+        return self.update_indexer(idx_k[:, 0])[:, None]
+
+
+def reader(storage: Storage, paged: PagedLayer, component: str) -> ColumnReader:
+    """What gathers one component of a layer. O(1)."""
+    view = storage.tensor(paged.layer, component)
+    if view.ndim == 3:
+        view = view[:, None]
+    elif storage.plan.order == "token":
+        view = view.transpose(1, 2)
+    return ColumnReader(view, paged.group)
 
 
 class StateLayer(LinearAttentionLayer):  # type: ignore[misc]

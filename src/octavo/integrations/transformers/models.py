@@ -3,6 +3,7 @@
 Knows configs and plans; no tensors and no sequences.
 """
 
+from inspect import signature
 from typing import Any
 
 import octavo
@@ -15,6 +16,41 @@ FORGETFUL = ("mamba", "falcon_mamba", "jamba", "zamba", "recurrent_gemma")
 """Families of which several tokens on a used cache start again from no state in transformers."""
 KEEPING = ("recurrent_gemma",)
 """Families whose modules keep states themselves, whatever the cache."""
+
+
+BY_ROWS = {
+    "diffllama": "each layer attends twice, to halves of its values",
+    "doge": "its layers make masks of what they compute",
+    "git": "its code picks attention by itself",
+    **dict.fromkeys(
+        ("inkling_text", "inkling2_text", "inkling2_loop_text"),
+        "its scores have a bias by distance",
+    ),
+    "jetmoe": "each expert of a layer attends to the same keys",
+}
+"""Families whose code uses the attention interface, but not as octavo's attention serves it."""
+
+
+def why_by_rows(model: Any, spec: ModelSpec) -> str | None:
+    """Why a model runs one sequence at a time, by its own attention; None: all run together.
+
+    O(modules).
+    """
+    kinds = [kind for _, kind in spec.kinds()]
+    if not any(isinstance(kind, Attention | Latent) for kind in kinds):
+        return None
+    if not type(model)._can_set_attn_implementation():
+        return "its code does not use transformers' attention interface"
+    if any(getattr(kind, "indexer", 0) for kind in kinds):
+        return "an indexer chooses among the keys of one sequence"
+    if any(getattr(kind, "chunk", None) for kind in kinds):
+        return "its layers attend by chunks"
+    if "position_ids" not in signature(model.forward).parameters:
+        return "its positions follow from the length of its cache"
+    causal = [getattr(module, "is_causal", True) for module in model.get_decoder().modules()]
+    if not all(causal):
+        return "its attention is causal by a mask alone"
+    return BY_ROWS.get(model.config.get_text_config(decoder=True).model_type)
 
 
 def spec_of(model: Any) -> ModelSpec:

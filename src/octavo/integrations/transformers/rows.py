@@ -67,6 +67,11 @@ class BatchRows:
         """Columns computed so far, padding included."""
         return int(self.real.shape[1])
 
+    @property
+    def max_length(self) -> int:
+        """Longest sequence."""
+        return self.cache.max_length
+
     def begin_anew(self) -> None:
         """Have no rows, on a cache that was reset by force: what was before is lost. O(1)."""
         self.batch = self.cache.batch()
