@@ -11,7 +11,7 @@ from transformers import DynamicCache
 import octavo
 from octavo.engine import Engine, SamplingParams
 from octavo.errors import UnsupportedModel
-from octavo.integrations.transformers import OctavoCache
+from octavo.integrations.transformers import OctavoCache, models
 
 IDS = ids_of(1, 20)
 OTHERWISE = {
@@ -51,14 +51,21 @@ def test_models_that_attend_otherwise_are_refused_in_place_alone(family):
 
 
 @pytest.mark.parametrize("family", OTHERWISE)
-def test_the_engine_refuses_them_too(family):
-    """The check is the hook's own, whoever runs the model."""
+def test_the_engine_refuses_them_where_it_does_not_know_them(family, monkeypatch):
+    """The check is the hook's own, whoever runs the model; those it knows run by rows."""
     options, why = OTHERWISE[family]
     model = tiny(family, **options)
     spec = octavo.ModelSpec.from_config(model.config.to_dict())
     plan = octavo.plan(spec, "4MiB", page_size=8, dtype="fp32", order="head")
-    with Engine(model, plan) as engine, pytest.raises(UnsupportedModel, match=why):
-        engine.generate([IDS[0].tolist()], SamplingParams(max_tokens=2))
+    prompt, two = [IDS[0].tolist()], SamplingParams(max_tokens=2)
+    with monkeypatch.context() as patch, pytest.raises(UnsupportedModel, match=why):
+        patch.setattr(models, "BY_ROWS", {})
+        with Engine(model, plan) as engine:
+            engine.generate(prompt, two)
+    with Engine(model, plan) as engine:
+        found = engine.generate(prompt, two)[0].token_ids
+    expected = model.generate(IDS[:1], attention_mask=torch.ones_like(IDS[:1]), max_new_tokens=2)
+    assert expected[0, -2:].tolist() == found
 
 
 @pytest.mark.parametrize("where", ["gather", "attend"])
