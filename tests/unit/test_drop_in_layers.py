@@ -58,9 +58,9 @@ def test_the_engine_refuses_them_where_it_does_not_know_them(family, monkeypatch
     spec = octavo.ModelSpec.from_config(model.config.to_dict())
     plan = octavo.plan(spec, "4MiB", page_size=8, dtype="fp32", order="head")
     prompt, two = [IDS[0].tolist()], SamplingParams(max_tokens=2)
-    with monkeypatch.context() as patch, pytest.raises(UnsupportedModel, match=why):
+    with monkeypatch.context() as patch:
         patch.setattr(models, "BY_ROWS", {})
-        with Engine(model, plan) as engine:
+        with Engine(model, plan) as engine, pytest.raises(UnsupportedModel, match=why):
             engine.generate(prompt, two)
     with Engine(model, plan) as engine:
         found = engine.generate(prompt, two)[0].token_ids

@@ -436,11 +436,6 @@ AttentionInterface.register(NAME_WITH_MASKS, attend_or_mask)
 AttentionMaskInterface.register(NAME_WITH_MASKS, sdpa_mask)
 
 
-def takes_attention(model: Any) -> bool:
-    """Whether the model's code uses transformers' attention interface. O(1)."""
-    return bool(type(model)._can_set_attn_implementation())
-
-
 def attention_of(model: Any) -> str | None:
     """The name of the implementation the model's decoder attends by. O(1)."""
     config = model.config.get_text_config(decoder=True)

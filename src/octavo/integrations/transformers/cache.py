@@ -38,13 +38,18 @@ from octavo.integrations.transformers.attention import (
     PagedPass,
     attention_of,
     eagerly,
-    takes_attention,
 )
 from octavo.integrations.transformers.files import PrefixFiles
 from octavo.integrations.transformers.guard import Guard, alone
 from octavo.integrations.transformers.hooks import follow
 from octavo.integrations.transformers.layers import StateLayer, TokenLayer, layers_of
-from octavo.integrations.transformers.models import forgets, keeps_states, plan_for, shares
+from octavo.integrations.transformers.models import (
+    forgets,
+    keeps_states,
+    plan_for,
+    shares,
+    takes_attention,
+)
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import OTHER_IDS, BatchRows
 from octavo.integrations.transformers.weights import Weights

@@ -39,18 +39,24 @@ def why_by_rows(model: Any, spec: ModelSpec) -> str | None:
     kinds = [kind for _, kind in spec.kinds()]
     if not any(isinstance(kind, Attention | Latent) for kind in kinds):
         return None
-    if not type(model)._can_set_attn_implementation():
-        return "its code does not use transformers' attention interface"
-    if any(getattr(kind, "indexer", 0) for kind in kinds):
-        return "an indexer chooses among the keys of one sequence"
-    if any(getattr(kind, "chunk", None) for kind in kinds):
-        return "its layers attend by chunks"
-    if "position_ids" not in signature(model.forward).parameters:
-        return "its positions follow from the length of its cache"
+    taken = signature(model.forward).parameters
     causal = [getattr(module, "is_causal", True) for module in model.get_decoder().modules()]
-    if not all(causal):
-        return "its attention is causal by a mask alone"
-    return BY_ROWS.get(model.config.get_text_config(decoder=True).model_type)
+    reasons = {
+        "its code does not use transformers' attention interface": not takes_attention(model),
+        "an indexer chooses among the keys of one sequence": any(
+            getattr(kind, "indexer", 0) for kind in kinds
+        ),
+        "its layers attend by chunks": any(getattr(kind, "chunk", None) for kind in kinds),
+        "its positions follow from the length of its cache": "position_ids" not in taken,
+        "its attention is causal by a mask alone": not all(causal),
+    }
+    name = model.config.get_text_config(decoder=True).model_type
+    return next((why for why, is_so in reasons.items() if is_so), BY_ROWS.get(name))
+
+
+def takes_attention(model: Any) -> bool:
+    """Whether the model's code uses transformers' attention interface. O(1)."""
+    return bool(type(model)._can_set_attn_implementation())
 
 
 def spec_of(model: Any) -> ModelSpec:
