@@ -10,7 +10,7 @@ import transformers
 import octavo
 from octavo import SamplingError
 from octavo.engine import SamplingParams
-from octavo.engine.sampling import Choice, Sampler, sample_rows
+from octavo.engine.sampling import Choice, Sampler, sample_rows, sampler
 from octavo.engine.sampling.narrowing import narrow
 from octavo.engine.sampling.params import check_vocabulary
 from octavo.engine.sampling.sampler import process
@@ -297,9 +297,9 @@ def test_top_n_sigma_keeps_what_is_near_the_largest():
 def test_draws_follow_the_probabilities(seed):
     """Chi-square of 4,000 draws over 8 tokens, below what chance exceeds once in 1,000 times."""
     chances = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.1, 0.05, 0.0])
-    sampler = Asked(temperature=1.0, seed=seed).sampler
-    sampler.generator.manual_seed(12)
-    drawn = torch.cat([sampler.draw(chances[None])[0] for _ in range(4000)]).bincount(minlength=8)
+    chooser = Asked(temperature=1.0, seed=seed).sampler
+    chooser.generator.manual_seed(12)
+    drawn = torch.cat([chooser.draw(chances[None])[0] for _ in range(4000)]).bincount(minlength=8)
     expected = chances[:7] * 4000
 
     assert 0 == drawn[7]
@@ -309,12 +309,12 @@ def test_draws_follow_the_probabilities(seed):
 def test_a_draw_never_falls_behind_the_last_token():
     """However near to 1 the random number is, a token that has no chance never comes."""
     chances = torch.tensor([[0.0, 0.1, 0.2, 0.0]])
-    sampler = Asked(temperature=1.0).sampler
+    chooser = Asked(temperature=1.0).sampler
     for number, token in ((0.0, 1), (1 - 2**-24, 2)):
         with unittest.mock.patch(
             "torch.rand", lambda *_, number=number, **__: torch.tensor([[number]])
         ):
-            assert token == int(sampler.draw(chances))
+            assert token == int(chooser.draw(chances))
 
 
 def test_rows_that_bar_every_token_fail_alone():
@@ -354,8 +354,9 @@ def test_logprobs_are_the_models():
     assert third.logprobs is None
 
 
-def test_many_rows_of_a_large_vocabulary():
+def test_many_rows_of_a_large_vocabulary(monkeypatch):
     """More than is worked on at once: each row's token is the one it gets alone."""
+    monkeypatch.setattr(sampler, "_BLOCK", 5 * 49152)
     torch.manual_seed(7)
     logits = torch.randn(14, 49152)
     params = [{}, {"temperature": 1.0, "seed": 1, "top_p": 0.9}, {"repetition_penalty": 1.2}]

@@ -49,6 +49,13 @@ def narrow(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tens
     return scores
 
 
+def select(matrix: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """These rows of a matrix, ascending: a copy, or itself where they are all."""
+    if len(rows) == len(matrix):
+        return matrix
+    return matrix.index_select(0, torch.tensor(rows, dtype=torch.int64, device=matrix.device))
+
+
 Threshold = Callable[[torch.Tensor, list[float]], torch.Tensor]
 """The lowest score that stays, of each row: [rows, vocabulary], the parameters -> [rows, 1]."""
 
@@ -58,7 +65,7 @@ def _keep_above(scores: torch.Tensor, wanted: Sequence[float | None], threshold:
     rows = [row for row, value in enumerate(wanted) if value is not None]
     if not rows:
         return
-    chosen = scores if len(rows) == len(wanted) else scores[rows]
+    chosen = select(scores, rows)
     values = [float(value) for value in wanted if value is not None]
     chosen.masked_fill_(chosen < threshold(chosen, values), -inf)
     if chosen is not scores:
@@ -83,16 +90,15 @@ def _top_k_threshold(scores: torch.Tensor, counts: list[float]) -> torch.Tensor:
 def _top_p_threshold(scores: torch.Tensor, shares: list[float]) -> torch.Tensor:
     """The last token that those before it, more probable, do not make up the share without."""
     share, most = _column(scores, shares), scores.shape[-1]
-    log_sum, count = scores.logsumexp(-1, keepdim=True), min(_FIRST, most)
+    chances, count = scores.softmax(-1), min(_FIRST, most)
     while True:
-        top = scores.topk(count).values
-        chances = (top - log_sum).exp()
-        inside = chances.cumsum(-1) - chances < share
+        top, places = chances.topk(count)
+        inside = top.cumsum(-1) - top < share
         if count == most or not inside[:, -1].any():
             break
         count = min(count * 16, most)
     last = inside.sum(-1, keepdim=True).clamp(min=1) - 1
-    return top.gather(-1, last)
+    return scores.gather(-1, places.gather(-1, last))
 
 
 def _min_p_threshold(scores: torch.Tensor, shares: list[float]) -> torch.Tensor:

@@ -5,19 +5,20 @@ a row's token depends on its own logits, tokens and random numbers alone. Knows 
 or text.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from math import isfinite
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from octavo.engine.sampling.grammars import Grammars, Matcher
 from octavo.engine.sampling.logprobs import TokenLogprobs, logprobs_of
-from octavo.engine.sampling.narrowing import narrow
+from octavo.engine.sampling.narrowing import narrow, select
 from octavo.engine.sampling.params import SamplingParams, check_vocabulary
 from octavo.engine.sampling.processors import History, Tokens, kind_of, processors_of
 from octavo.errors import SamplingError, UnsupportedModel, uncopied
 
-_BLOCK = 2**19  # scores worked on at once, lest a large batch leaves the caches of the processor
+_BLOCK = 2**21  # scores worked on at once: what sampling takes of memory does not grow with rows
 
 
 class Sampler:
@@ -152,62 +153,55 @@ def sample_rows(logits: torch.Tensor, rows: Sequence[Row]) -> list[Choice | Exce
 
 
 def _sample_block(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | Exception]:
-    def refuse(_at: int, largest: float) -> Exception:
-        return UnsupportedModel("logits", f"the model gave {largest} as the largest of them")
-
-    tokens = _likeliest(logits, refuse)
-    changed = [at for at, row in enumerate(rows) if not row.sampler.takes_the_likeliest]
-    _replace(tokens, changed, lambda left: _choose(logits[left], [rows[at] for at in left]))
-    return tokens
+    plain = [at for at, row in enumerate(rows) if row.sampler.takes_the_likeliest]
+    others = [at for at, row in enumerate(rows) if not row.sampler.takes_the_likeliest]
+    tokens = dict[int, int | Exception]()
+    if plain:
+        tokens |= zip(plain, _likeliest(select(logits, plain)), strict=True)
+    if others:
+        chosen = _choose(select(logits, others), [rows[at] for at in others])
+        tokens |= zip(others, chosen, strict=True)
+    for at, top in enumerate(logits.amax(-1).tolist()):
+        if not isfinite(top):
+            why = f"the model gave {top} as the largest of them"
+            tokens[at] = UnsupportedModel("logits", why)
+    return [tokens[at] for at in range(len(rows))]
 
 
 def _choose(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | Exception]:
     """Tokens of rows that have processors or a form, or sample."""
     scores, failed = process(logits, rows)
+    tops = scores.amax(-1).tolist()
+    greedy = [at for at, row in enumerate(rows) if row.sampler.params.greedy]
+    sampled = [at for at, row in enumerate(rows) if not row.sampler.params.greedy]
+    tokens = dict[int, int | Exception]()
+    if greedy:
+        tokens |= zip(greedy, _likeliest(select(scores, greedy)), strict=True)
+    if sampled:
+        drawn = _sample(select(scores, sampled), [rows[at].sampler for at in sampled])
+        tokens |= zip(sampled, drawn, strict=True)
+    for at, top in enumerate(tops):
+        if not isfinite(top):
+            right = f"the largest score that it leaves is {top}, and some token must be possible"
+            tokens[at] = SamplingError("params", rows[at].sampler.params, right)
+    tokens |= failed
+    return [tokens[at] for at in range(len(rows))]
 
-    def refuse(at: int, largest: float) -> Exception:
-        right = f"the largest score that it leaves is {largest}, and some token must be possible"
-        return failed.get(at) or SamplingError("params", rows[at].sampler.params, right)
 
-    tokens = _likeliest(scores, refuse)
-    sampled = [at for at, row in enumerate(rows) if not _greedy(row)]
-    _replace(tokens, sampled, lambda left: _sample(scores[left], [rows[at] for at in left]))
-    return tokens
-
-
-def _sample(scores: torch.Tensor, rows: Sequence[Row]) -> list[int | Exception]:
-    chances = narrow(scores, [row.sampler.params for row in rows]).softmax(-1)
-    found: list[int | Exception] = []
-    for at, row in enumerate(rows):
-        try:
-            found.append(int(row.sampler.draw(chances[at : at + 1])))
-        except Exception as error:  # noqa: BLE001, whatever it is, it is this row's alone
-            found.append(error)
+def _likeliest(scores: torch.Tensor) -> list[int]:
+    found: list[int] = scores.max(dim=-1).indices.tolist()  # argmax takes longer
     return found
 
 
-def _greedy(row: Row) -> bool:
-    return row.sampler.params.greedy
-
-
-def _likeliest(
-    scores: torch.Tensor, refuse: Callable[[int, float], Exception]
-) -> list[int | Exception]:
-    """The likeliest token of each row; an error where the largest score is no number."""
-    top, ids = (column.tolist() for column in scores.max(dim=-1))
-    sound = (-torch.inf < value < torch.inf for value in top)
-    return [ids[at] if good else refuse(at, top[at]) for at, good in enumerate(sound)]
-
-
-def _replace(
-    tokens: list[int | Exception],
-    rows: Iterable[int],
-    choose: Callable[[list[int]], Sequence[int | Exception]],
-) -> None:
-    """Choose anew for these rows, but for those that have failed."""
-    left = [at for at in rows if isinstance(tokens[at], int)]
-    for at, token in zip(left, choose(left) if left else (), strict=True):
-        tokens[at] = token
+def _sample(scores: torch.Tensor, samplers: Sequence[Sampler]) -> list[int | Exception]:
+    chances = narrow(scores, [sampler.params for sampler in samplers]).softmax(-1)
+    found: list[int | Exception] = []
+    for at, sampler in enumerate(samplers):
+        try:
+            found.append(int(sampler.draw(chances[at : at + 1])))
+        except Exception as error:  # noqa: BLE001, whatever it is, it is this row's alone
+            found.append(error)
+    return found
 
 
 def process(logits: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, dict[int, Exception]]:
@@ -228,7 +222,7 @@ def process(logits: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, di
     for at, row in enumerate(rows):
         alike.setdefault(row.sampler.kind, []).append(at)
     for members in alike.values():
-        part = scores if len(members) == len(rows) else scores[members]
+        part = select(scores, members)
         history = History([rows[at] for at in members], scores.shape[-1], scores.device)
         try:
             for processor in rows[members[0]].sampler.processors:
@@ -257,7 +251,7 @@ def _with_logprobs(
         if isinstance(choice, Choice) and rows[at].sampler.params.logprobs is not None:
             asked[at] = choice
     counts = [rows[at].sampler.params.logprobs or 0 for at in asked]
-    told = logprobs_of(logits[list(asked)], [each.token for each in asked.values()], counts)
+    told = logprobs_of(select(logits, list(asked)), [each.token for each in asked.values()], counts)
     for at, logprobs in zip(asked, told, strict=True):
         found[at] = Choice(logprobs.token, logprobs)
     return found
