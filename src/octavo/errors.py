@@ -18,6 +18,7 @@ copied and pickled, so that a worker's reaches the process that waits for it.
     ├── TokenError (ValueError)             index, value
     ├── StepError (RuntimeError)
     ├── CacheInUse (RuntimeError)           verb
+    ├── LoopDied (RuntimeError)
     ├── CopyError (TypeError)               kind, why
     ├── RollbackUnsupported (ValueError)    group, kept_from
     ├── IntegrityError (AssertionError)     equation, left, right
@@ -51,6 +52,7 @@ __all__ = [
     "IntegrityError",
     "KernelMismatch",
     "LengthError",
+    "LoopDied",
     "ModelError",
     "NeverFits",
     "OctavoError",
@@ -289,6 +291,17 @@ class CacheInUse(OctavoError, RuntimeError):
         self.verb = verb
         why = "a cache is for one thread at a time, and nothing a verb calls may call it back"
         super().__init__(f"{verb} was called while another verb is inside this cache: {why}")
+
+
+class LoopDied(OctavoError, RuntimeError):
+    """The thread that ran an engine died of an error, its ``__cause__``, and with it all requests.
+
+    `octavo.engine.Engine.start` begins anew.
+    """
+
+    def __init__(self, cause: BaseException) -> None:
+        what = f"{type(cause).__name__}: {cause}"
+        super().__init__(f"the thread that ran the engine died of {what}; start() it anew")
 
 
 class CopyError(OctavoError, TypeError):

@@ -354,7 +354,7 @@ def test_generate_leaves_nothing_behind(engine, monkeypatch, error):
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("octavo.engine.engine.sample_accepted", fail)
+        patch.setattr("octavo.engine.core.sample_accepted", fail)
         with pytest.raises(error):
             engine.generate(PROMPTS, greedy())
 

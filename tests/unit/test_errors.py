@@ -29,6 +29,7 @@ TREE = [
     (errors.TokenError, ValueError),
     (errors.StepError, RuntimeError),
     (errors.CacheInUse, RuntimeError),
+    (errors.LoopDied, RuntimeError),
     (errors.CopyError, TypeError),
     (errors.RollbackUnsupported, ValueError),
     (errors.IntegrityError, AssertionError),
@@ -173,6 +174,11 @@ SAID = [
         errors.UnknownGroup("w", ["full", "state"]),
         {"name": "w", "known": ("full", "state")},
         "no group 'w'; the plan's groups are full, state",
+    ),
+    (
+        errors.LoopDied(ValueError("a cause")),
+        {},
+        ("the thread that ran the engine died of ValueError: a cause; start() it anew"),
     ),
     (
         errors.CacheInUse("extend"),

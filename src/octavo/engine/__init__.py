@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from octavo.lazy import on_use
 
 if TYPE_CHECKING:
-    from octavo.engine.engine import Engine, EngineStats
+    from octavo.engine.core import EngineStats
+    from octavo.engine.engine import Engine
     from octavo.engine.request import Completion, Request
     from octavo.engine.sampling import SamplingParams, TokenLogprobs
     from octavo.engine.speculation import PromptLookup
@@ -28,7 +29,7 @@ __all__ = [
 _HOMES = {
     "Completion": "request",
     "Engine": "engine",
-    "EngineStats": "engine",
+    "EngineStats": "core",
     "PromptLookup": "speculation",
     "Request": "request",
     "SamplingParams": "sampling",

@@ -1,40 +1,36 @@
 """The engine: requests in, tokens out, on a transformers model over octavo's pages.
 
 Composes the cache, the scheduler, the runner and the samplers. Knows tokens; text only to look for
-stop texts with a tokenizer it may be given. An engine and its model belong to one thread at a time:
-nothing here takes a lock.
+stop texts with a tokenizer it may be given. One thread at a time runs it, its caller's or its own;
+what others ask waits in its inbox.
 """
 
+import atexit
+import os
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from functools import partial
-from itertools import compress
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self, TypeVar
 
 from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
 from octavo.cache.prompt import Prompt
-from octavo.cache.step import Step
-from octavo.checks import Ints, Tokens, check_tokens
+from octavo.checks import Ints, Tokens, check_flag, check_tokens
 from octavo.engine.adapters import unwrapped
-from octavo.engine.conditions import Conditions
+from octavo.engine.core import EngineCore, EngineStats
+from octavo.engine.loop import Claim, Loop, guard_of
+from octavo.engine.progress import wait_for_all
 from octavo.engine.request import Completion, OnToken, Request
-from octavo.engine.runner import Runner
-from octavo.engine.sampling import Samplers, SamplingParams
-from octavo.engine.speculation import (
-    Found,
-    PromptLookup,
-    Speculation,
-    accepted,
-    count_accepted,
-    sample_accepted,
-)
+from octavo.engine.sampling import SamplingParams
+from octavo.engine.speculation import PromptLookup
 from octavo.engine.texts import stops_of
 from octavo.errors import (
     CapacityError,
     LengthError,
-    OctavoError,
+    LoopDied,
+    NeverFits,
     PlanError,
     SamplingError,
     StepError,
@@ -42,40 +38,22 @@ from octavo.errors import (
     UnsupportedModel,
     uncopied,
 )
+from octavo.planner import pools
 from octavo.planner.request import Plan
-from octavo.scheduling import WATERMARK, Scheduler, Turn
+from octavo.scheduling import WATERMARK
 from octavo.storage import Storage
 
-
-class EngineStats(NamedTuple):
-    """Totals of an engine.
-
-    Attributes:
-        steps: forward passes.
-        computed_tokens: positions they computed.
-        prompt_tokens: tokens of the prompts that were started.
-        cached_tokens: those of them found in the prefix cache.
-        generated_tokens: tokens sampled.
-        drafted_tokens: tokens guessed and verified, of which
-        accepted_tokens: were what was sampled.
-        finished: requests that are done.
-    """
-
-    steps: int = 0
-    computed_tokens: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-    finished: int = 0
+T = TypeVar("T")
 
 
 class Engine:
     """Continuous batching of one model over one plan.
 
-    The model's attention is octavo's until `close`; an engine is its own context manager. Not
-    thread-safe: all calls come from one thread, or one at a time.
+    Its caller steps it (`step`, `run`, `generate`, waiting for a request), or after `start` a
+    thread of its own does. `submit` and `cancel` may come from any thread.
+
+    The model's attention is octavo's until `close`; an engine is its own context manager. Engines
+    of one model take turns.
 
     Args:
         model: a transformers causal language model, loaded; or a peft model of one.
@@ -94,10 +72,6 @@ class Engine:
             None: one by one.
         tokenizer: for the text of answers and stop texts, anything with ``decode(ids)``; for JSON
             schemas, expressions and grammars, a tokenizer of transformers with a Rust backend.
-
-    Attributes:
-        cache: pages and prefixes.
-        storage: the tensors.
 
     Raises:
         UnknownArchitecture, UnsupportedModel: octavo cannot run this model.
@@ -126,27 +100,25 @@ class Engine:
             raise PlanError("plan", plan, "it must come from octavo.plan")
         if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
             raise UnsupportedModel("tokenizer", f"{tokenizer!r} has no decode(ids)")
-        self.cache = Cache(
-            plan, max_sequences=max_sequences, policy=policy, prefix=prefix, erase=erase
-        )
-        self._erases = erase
-        self._schedule = partial(
-            Scheduler[Request],
-            self.cache,
-            max_step_tokens,
+        model = unwrapped(model)
+        self._core = EngineCore(
+            model,
+            plan,
+            max_sequences=max_sequences,
+            prefix=prefix,
+            policy=policy,
+            max_step_tokens=max_step_tokens,
             preemption=preemption,
             watermark=watermark,
+            erase=erase,
+            speculation=speculation,
+            tokenizer=tokenizer,
         )
-        self._scheduler = self._schedule()
-        self._speculation = Speculation(speculation, plan)
-        model = unwrapped(model)
-        self._runner = Runner(model, plan)
-        self._conditions = Conditions(model, self._runner.close)
         self._tokenizer = tokenizer
-        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
-        self._samplers = Samplers(self._vocabulary, self.storage.device, tokenizer)
-        self._stats = EngineStats()
-        self._closed = False
+        self._guard = guard_of(model)
+        self._loop: Loop | None = None
+        self._death: LoopDied | None = None  # of the thread that ran it last
+        self._closed, self._process = False, os.getpid()
 
     def __enter__(self) -> Self:
         return self
@@ -160,17 +132,27 @@ class Engine:
         self.close()
 
     @property
+    def cache(self) -> Cache:
+        """Pages and prefixes."""
+        return self._core.cache
+
+    @property
     def storage(self) -> Storage:
-        """Where keys and values live."""
-        return self._runner.storage
+        """The tensors, where keys and values live."""
+        return self._core.runner.storage
 
     @property
     def stats(self) -> EngineStats:
         """Totals so far. O(1)."""
         stats = self.cache.stats()
-        return self._stats._replace(
+        return self._core.stats._replace(
             prompt_tokens=stats.prompt_tokens, cached_tokens=stats.cached_tokens
         )
+
+    @property
+    def serving(self) -> bool:
+        """Whether a thread of its own runs it, since `start`."""
+        return self._loop is not None and os.getpid() == self._process
 
     def submit(
         self,
@@ -181,7 +163,10 @@ class Engine:
         inputs: Mapping[str, Any] | None = None,
         on_token: OnToken | None = None,
     ) -> Request:
-        """Queue a prompt; nothing is run but what encodes its media.
+        """Queue a prompt; nothing is run but what encodes its media. Any thread may call it.
+
+        While a thread runs the engine, it never waits: what is found wrong later, in media or by
+        the scheduler, is raised by the handle.
 
         A request ends at the latest where the model's context does.
 
@@ -191,10 +176,11 @@ class Engine:
             adapter: name of a LoRA adapter loaded into the model; None: the model without any.
             inputs: what the model's processor returned for a prompt with pictures or other media,
                 tensors of one row; they are kept until the request is done.
-            on_token: called as ``on_token(request, token)`` after the step that made the token.
+            on_token: called as ``on_token(request, token)`` after the step that made the token, in
+                the thread that made the step; of several samples with each as its ``request``.
 
         Returns:
-            The request; with max_tokens 0 it is done at once.
+            The handle on it; with max_tokens 0 it is done at once.
 
         Raises:
             LengthError: an empty prompt. TokenError: no token id of this model.
@@ -206,7 +192,8 @@ class Engine:
             SamplingError: stop texts without a tokenizer, a bias or ban of no token of this model,
                 a form of answers that nothing meets or that `octavo[grammar]` is missing for, or
                 ``params`` or ``on_token`` is neither.
-            StepError: the engine is closed.
+            StepError: the engine is closed, or belongs to the process this one was forked from.
+            LoopDied: the thread that ran it died, and neither `reset` nor `start` came since.
 
         Cost: O(len(tokens)), and the encoders of media.
         """
@@ -217,30 +204,37 @@ class Engine:
         if on_token is not None and not callable(on_token):
             raise SamplingError("on_token", on_token, "it must be callable or None")
         ids = self._check_prompt(tokens)
-        condition = self._conditions.read(ids, adapter, inputs)
+        condition = self._core.conditions.read(ids, adapter, inputs)
         prompt = Prompt(ids, condition.extra)
         limit = self._check_limit(len(prompt), params.max_tokens)
-        sampler = self._samplers.make(params)
-        request = Request(
-            prompt,
-            params,
-            condition=condition,
-            limit=limit,
-            sampler=sampler,
-            stops=stops_of(params, self._tokenizer),
-            tokenizer=self._tokenizer,
-            on_token=on_token,
+        samples = tuple(
+            Request(
+                prompt,
+                each,
+                condition=condition,
+                limit=limit,
+                sampler=self._core.samplers.make(each),
+                stops=stops_of(params, self._tokenizer),
+                tokenizer=self._tokenizer,
+                on_token=on_token,
+                owner=self,
+            )
+            for each in params.each()
         )
-        if params.max_tokens == 0:
-            request.finish_reason = "length"
-            self._count(finished=1)
-        else:
-            self._conditions.prepare(condition)
-            self._scheduler.add(request)
-        return request
+        for request in samples:
+            request.samples = samples
+            if params.max_tokens == 0:
+                request.finish("length")
+        self._leave(partial(self._core.take_in, samples[0]))
+        if samples[0].error is not None:
+            raise samples[0].error
+        return samples[0]
 
     def cancel(self, request: Request) -> None:
-        """End a request that waits or runs; its pages go back. A finished one is left as it is.
+        """End a request that waits or runs, and all samples with the first of them.
+
+        Its pages go back. A finished one is left as it is. Any thread may call it; while a thread
+        runs the engine, or a step is under way, the request ends before the next step.
 
         Raises:
             StepError: it is not a request of this engine.
@@ -249,11 +243,9 @@ class Engine:
         """
         if not isinstance(request, Request):
             raise StepError(f"cancel takes a Request, not {request!r}")
-        if not request.done and request not in self._scheduler:
+        if request.owner is not self:
             raise StepError(f"{request!r} was submitted to another engine")
-        if not request.done:
-            self._finish(request, "cancelled")
-            self._erase()
+        self._leave(partial(self._core.end, request, "cancelled"))
 
     def step(self) -> bool:
         """One forward pass for everything that runs, after admitting what fits.
@@ -262,29 +254,26 @@ class Engine:
         sampler, a tokenizer looking for its stop texts, its ``on_token``) cancels that request, is
         kept as its ``error``, and is raised once all others have their token: step on to go on.
 
+        Ctrl-C ends no request either. Where it comes in the midst of scheduling or booking, all
+        pages are given up, and the next step begins to compute them anew.
+
         Returns:
             Whether work remains.
 
         Raises:
             OutOfPages: pages are held by sequences that are not the engine's.
             UnsupportedModel: a request's logits are NaN or infinite.
-            StepError: the engine is closed.
+            StepError: the engine is closed, a thread of its own runs it, or another is in a step of
+                it or of its model.
             Exception: whatever the model, the tokenizer or ``on_token`` raises.
 
         Cost: O(tokens of the step x model) and attention over the contexts, never the pool.
         """
         self._require_open()
-        turn = self._scheduler.schedule(self._speculation.guess(self._scheduler.running))
-        if turn is not None:
-            for request in turn.admitted:
-                request.note_cached()
-            wanting, found = self._compute(turn)
-            told = [len(request.output) for request in wanting]
-            self._book(turn.step, wanting, found)
-            self._erase()
-            self._call_listeners(wanting, told)
-            self._raise_first(wanting)
-        return bool(self._scheduler)
+        error = self._drive(self._core.step)
+        if error is not None:
+            raise error
+        return bool(self._core.scheduler)
 
     def run(self) -> None:
         """Step until no work remains. Raises what `step` does."""
@@ -295,18 +284,22 @@ class Engine:
         self,
         prompts: Iterable[Tokens],
         params: SamplingParams | Items[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
     ) -> list[Completion]:
         """Run prompts as one continuous batch.
 
         Args:
             prompts: token ids of each.
             params: for all, or one per prompt.
+            progress: whether a bar on stderr shows how many are done.
 
         Returns:
-            One completion per prompt, in their order.
+            One completion per prompt and sample, in their order: ``n`` of the first prompt first.
 
         Raises:
-            Exception: what `submit` and `step` raise; no prompt is left behind in the engine.
+            Exception: what `submit` raises, and the first error found of a request. No prompt is
+                left behind in the engine, Ctrl-C or not.
         """
         self._require_open()
         if not isinstance(prompts, Iterable):
@@ -318,65 +311,165 @@ class Engine:
         requests: list[Request] = []
         try:
             for tokens, wanted in zip(items, each, strict=True):
-                requests.append(self.submit(tokens, wanted))
-            while not all(request.done for request in requests):
-                self.step()
+                requests.extend(self.submit(tokens, wanted).samples)
+            wait_for_all(requests, progress=check_flag("progress", progress))
         finally:
-            self._cancel_all(requests)
+            for request in requests:
+                self.cancel(request)
         return [request.completion() for request in requests]
 
-    def close(self) -> None:
-        """Cancel everything and give the model its own attention back. May be called twice.
+    def start(self) -> Self:
+        """Let a thread of its own step the engine, until `stop` or `close`.
 
-        A closed engine takes no more work; its requests, cache and stats can still be read.
-        """
-        self._cancel_all([*self._scheduler.waiting, *self._scheduler.running])
-        self._runner.close()
-        self._conditions.close()
-        self._closed = True
+        Any thread and any event loop may then submit, cancel and wait; none but the new one touches
+        cache and model. A model that raises ends the requests of its step, each with that error,
+        and the others go on. Where the thread itself dies, every request ends with LoopDied.
 
-    def reset(self) -> None:
-        """Cancel everything and forget every page: the way back after an interrupt.
+        The thread ends with the interpreter, after the step under way.
 
-        Whatever a KeyboardInterrupt or MemoryError has left half done, the engine is then empty and
-        takes requests again. Its model, storage and totals stay.
+        Returns:
+            The engine.
 
         Raises:
-            StepError: the engine is closed.
+            StepError: it runs already, a step is under way, or another engine runs the model.
+        """
+        self._death = None
+        self._require_open()
+        self._guard.take(Claim(self, loops=True))
+        self._loop = loop = Loop(self._core.inbox, self._serve, self._stopped)
+        try:
+            loop.start()
+        except BaseException:
+            self._loop = self._guard.holder = None
+            raise
+        atexit.register(self.stop)
+        return self
+
+    def stop(self) -> None:
+        """End the thread that `start` made, after the step under way; nothing where none runs.
+
+        Requests stay where they are, until the next `start` or `step`; whoever waits for one gets
+        StepError.
+        """
+        loop = self._loop
+        if loop is not None and self.serving:
+            loop.stop()
+        atexit.unregister(self.stop)
+
+    def close(self) -> None:
+        """Stop, cancel everything and give the model its own attention back. May be called twice.
+
+        A closed engine takes no more work; its requests, cache and stats can still be read.
+
+        Raises:
+            StepError: a step is under way: the caller is an ``on_token``, or another thread steps.
+        """
+        closed, self._closed = self._closed, True  # nobody steps from now on
+        if os.getpid() != self._process:
+            return  # what a fork has copied is not in use
+        try:
+            self.stop()
+            held = self._guard.holder
+            if held is not None and held.engine is not self:
+                self._core.whole(self._core.cancel_all)  # of its own pages; another has the model
+            else:
+                self._drive(self._core.cancel_all)
+                self._core.runner.close()
+                self._core.conditions.close()
+        except StepError:
+            self._closed = closed
+            raise
+
+    def reset(self) -> None:
+        """Cancel everything and forget every page.
+
+        Whatever has been left half done, the engine is then empty and takes requests again. Its
+        model, storage and totals stay.
+
+        Raises:
+            StepError: the engine is closed, or at work: see `step`.
 
         Cost: O(tokens of all requests).
         """
+        self._death, self._core.torn = None, False
         self._require_open()
-        left = {*self._scheduler.waiting, *self._scheduler.running}
-        self.cache.reset(force=True)
-        self._scheduler = self._schedule()
-        for request in left:
-            request.sequence = None
-            if not request.done:
-                request.finish_reason = "cancelled"
-                self._count(finished=1)
-        self._erase()
+        self._drive(self._core.forget)
 
-    def _cancel_all(self, requests: Iterable[Request]) -> None:
-        """Cancel these, or all where an interrupt has left something half done."""
+    def advance(self, request: Request) -> None:
+        """A step for one that waits for ``request`` where no thread runs the engine.
+
+        Errors of other requests are left to their handles.
+
+        Raises:
+            StepError: what `step` raises it for, or the request is in no queue any more.
+            Exception: whatever the model raises.
+        """
+        self._require_open()
+        self._drive(self._core.step)
+        if not self._core.scheduler and not request.done:
+            raise StepError(f"{request!r} was lost to an interrupt; submit its prompt again")
+
+    # -- who runs it ---------------------------------------------------------------------------
+
+    def _drive(self, call: Callable[[], T]) -> T:
+        """Make a call as the only one that runs the engine and its model.
+
+        Raises:
+            StepError: somebody else does.
+        """
+        guard, claim = self._guard, Claim(self)
         try:
-            for request in requests:
-                self.cancel(request)
-        except (OctavoError, ValueError):
-            self.reset()
+            guard.take(claim)
+            return self._core.whole(call)
+        finally:
+            if guard.holder is claim:
+                guard.holder = None
+
+    def _leave(self, call: Callable[[], object]) -> None:
+        """Have a call made by whoever runs the engine: now, where nobody does."""
+        self._core.inbox.put(call)
+        if self._guard.holder is None:
+            with suppress(StepError):  # another came first, and makes it
+                self._drive(self._core.inbox.read)
+
+    def _serve(self) -> bool:
+        """A step of the thread that runs the engine."""
+        self._core.whole(self._core.serve)
+        return bool(self._core.scheduler)
+
+    def _stopped(self, error: BaseException | None) -> None:
+        """The last deed of the thread that ran the engine."""
+        try:
+            if error is not None:
+                self._death = LoopDied(error)
+                self._death.__cause__ = error
+                self._core.forget(self._death)
+                self._core.torn = False
+            elif self._closed:
+                self._core.whole(self._core.cancel_all)
+        finally:
+            self._loop = self._guard.holder = None
+            for request in self._core.unfinished():
+                request.notify()
+
+    # -- checks --------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
         if self._closed:
             raise StepError("the engine is closed; make another one")
+        if os.getpid() != self._process:
+            raise StepError(f"the engine belongs to process {self._process}; make another one")
+        if self._death is not None:
+            raise self._death
 
     def _check_prompt(self, tokens: Tokens) -> Ints:
         """A copy of the prompt as int32."""
         ids = check_tokens(tokens).copy()
         if not ids.size:
             raise LengthError("len(tokens)", 0, 1, None, "a prompt has at least one token")
-        if int(ids.max()) >= self._vocabulary:
-            index = int((ids >= self._vocabulary).argmax())
-            raise TokenError(index, int(ids[index]), self._vocabulary - 1)
+        if int(ids.max()) >= self._core.vocabulary:
+            index = int((ids >= self._core.vocabulary).argmax())
+            raise TokenError(index, int(ids[index]), self._core.vocabulary - 1)
         return ids
 
     def _check_limit(self, prompt: int, max_tokens: int) -> int:
@@ -388,93 +481,9 @@ class Engine:
         if limit <= prompt and max_tokens:
             why = "the model's context must hold the prompt and one token"
             raise CapacityError("len(tokens)", prompt, limit - 1, why)
+        need, plan = pools.pages(self.cache.plan, limit), self.cache.plan
+        if need > plan.usable_pages:
+            raise NeverFits(need, plan.usable_pages, {})
+        if limit > self.cache.max_length:
+            raise CapacityError("limit", limit, self.cache.max_length, "max_length of the plan")
         return limit
-
-    def _compute(self, turn: Turn[Request]) -> tuple[list[Request], Found]:
-        """Run one step to its commit.
-
-        Returns:
-            The requests that want a token, and for each its tokens or what its sampler raised.
-        """
-        step = turn.step
-        try:
-            if self._erases:
-                self.storage.zero(step.fresh)
-            drafts = self._speculation.write(step, turn.requests)
-            with self._conditions.applied(step, [each.condition for each in turn.requests]):
-                logits = self._runner.forward(step)
-            wanting = list(compress(turn.requests, step.wants_token.tolist()))
-            found = sample_accepted(logits, drafts, wanting)
-            tokens, kept = accepted(step, found)
-            self.cache.commit(step, tokens, kept=kept)
-            self._count(**count_accepted(wanting, drafts, found))
-        except BaseException:
-            self._abort(step)
-            raise
-        return wanting, found
-
-    def _abort(self, step: Step) -> None:
-        try:
-            self.cache.abort(step)
-        except OctavoError:
-            return  # interrupted after the commit had closed the step, or in its middle: see reset
-
-    def _book(self, step: Step, wanting: list[Request], found: Found) -> None:
-        """Everything that follows from a committed step, before any listener is called.
-
-        What cannot fail is done for all requests before what can is tried for any.
-        """
-        generated = 0
-        for request, choices in zip(wanting, found, strict=True):
-            if isinstance(choices, list):
-                generated += request.take(choices)
-            else:
-                request.error = choices
-        self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=generated)
-        for request in [r for r in wanting if r.error is None]:
-            self._alone(request, request.look_for_end)
-        for request in [r for r in wanting if r.error is not None or r.finish_reason is not None]:
-            self._finish(request, "cancelled" if request.error else request.finish_reason)
-
-    def _finish(self, request: Request, reason: Any) -> None:
-        request.finish_reason = reason
-        self._scheduler.remove(request)
-        self._count(finished=1)
-
-    def _erase(self) -> None:
-        """Fill with zeros what nobody needs any more."""
-        if self._erases:
-            self.storage.zero(self.cache.vacated())
-
-    def _call_listeners(self, wanting: list[Request], told: list[int]) -> None:
-        """Call each ``on_token``; one that raises costs its own request and no other's token.
-
-        Args:
-            told: how many of its tokens each request's listener has heard of.
-        """
-        for request, first in zip(wanting, told, strict=True):
-            if request.on_token is None or request.error is not None:
-                continue
-            for token in request.output[first:]:
-                self._alone(request, partial(request.on_token, request, token))
-                if request.error is not None:
-                    self.cancel(request)
-                    break
-
-    @staticmethod
-    def _alone(request: Request, call: Callable[[], object]) -> None:
-        """Call what concerns one request; what it raises becomes the request's error."""
-        try:
-            call()
-        except BaseException as error:  # noqa: BLE001, step raises it when all have their token
-            request.error = error
-
-    @staticmethod
-    def _raise_first(wanting: list[Request]) -> None:
-        error = next((r.error for r in wanting if r.error is not None), None)
-        if error is not None:
-            raise error
-
-    def _count(self, **more: int) -> None:
-        old = self._stats
-        self._stats = old._replace(**{name: getattr(old, name) + n for name, n in more.items()})

@@ -125,7 +125,7 @@ class Speculation:
         if self._way is None:
             return {}
         for request, sequence in running.items():
-            if sequence.length - sequence.computed == 1:
+            if sequence.length - sequence.computed == 1 and not request.forks:
                 found = self._ngrams_of(request).guess(self._way.max_tokens)
                 if found:
                     self._guesses[request] = found
@@ -214,7 +214,7 @@ def _ends(row: DraftedRow) -> bool:
         return True
     try:
         return matcher is not None and matcher.ends(output)
-    except SamplingError:  # `Request.look_for_end` meets it again, and it costs no other row
+    except SamplingError:  # `Request.take` meets it again, and it costs no other row
         return True
 
 

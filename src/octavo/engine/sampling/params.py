@@ -6,7 +6,7 @@ vocabulary is checked where a request is submitted.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any
 
@@ -60,6 +60,7 @@ class SamplingParams:
         logprobs: log probabilities of each token chosen and of this many likeliest in its place,
             by the model, before any change named here; None: none are told.
         include_stop: whether the text of an answer ends with the stop text, not before it.
+        n: answers to sample; the prompt is computed once. They use ``seed``, ``seed + 1`` and on.
 
     Raises:
         SamplingError: a value is out of range, or two contradict each other.
@@ -88,6 +89,7 @@ class SamplingParams:
     grammar: str | None = None
     logprobs: int | None = None
     include_stop: bool = False
+    n: int = 1
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -112,6 +114,8 @@ class SamplingParams:
     def _check_counts(self) -> None:
         check_int("max_tokens", self.max_tokens, 0)
         check_int("min_tokens", self.min_tokens, 0)
+        if check_int("n", self.n, 1) > 1 and self.temperature == 0:
+            raise SamplingError("n", self.n, "greedy answers are all the same; set a temperature")
         if self.min_tokens > self.max_tokens:
             why = f"max_tokens is {self.max_tokens}"
             raise LengthError("min_tokens", self.min_tokens, 0, self.max_tokens, why)
@@ -148,6 +152,12 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the likeliest token is taken, without chance."""
         return self.temperature == 0
+
+    def each(self) -> "list[SamplingParams]":
+        """The parameters of each of the ``n`` answers: these, with seeds of their own."""
+        if self.seed is None:
+            return [self] * self.n
+        return [replace(self, seed=(self.seed + at) % 2**63) for at in range(self.n)]
 
 
 def check_vocabulary(params: SamplingParams, vocabulary: int) -> None:

@@ -1,0 +1,360 @@
+"""The loop's body: what runs each step, from the scheduler to the tokens told.
+
+The one place that touches scheduler, cache, storage and model. Knows no threads: whoever calls it
+is the only one.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import compress
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from octavo.cache.cache import Cache
+from octavo.cache.policies import Policy
+from octavo.cache.prompt import Prompt
+from octavo.cache.step import Step
+from octavo.engine.conditions import Conditions
+from octavo.engine.loop import Inbox
+from octavo.engine.request import FinishReason, Request
+from octavo.engine.runner import Runner
+from octavo.engine.sampling import Samplers
+from octavo.engine.speculation import (
+    Found,
+    PromptLookup,
+    Speculation,
+    accepted,
+    count_accepted,
+    sample_accepted,
+)
+from octavo.errors import OctavoError, uncopied
+from octavo.planner.request import Plan
+from octavo.scheduling import Scheduler, Turn
+
+T = TypeVar("T")
+
+
+class EngineStats(NamedTuple):
+    """Totals of an engine.
+
+    Attributes:
+        steps: forward passes.
+        computed_tokens: positions they computed.
+        prompt_tokens: tokens of the prompts that were started.
+        cached_tokens: those of them found in the prefix cache.
+        generated_tokens: tokens sampled.
+        drafted_tokens: tokens guessed and verified, of which
+        accepted_tokens: were what was sampled.
+        finished: requests that are done.
+    """
+
+    steps: int = 0
+    computed_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    finished: int = 0
+
+
+class EngineCore:
+    """Cache, scheduler, runner and samplers of one engine, and the requests that are not done.
+
+    Args:
+        model, plan, max_sequences, prefix, policy, max_step_tokens, preemption, watermark, erase,
+            speculation, tokenizer: as of `octavo.engine.Engine`.
+
+    Attributes:
+        cache: pages and prefixes.
+        inbox: calls to be made before the next step.
+        runner: the model over the tensors.
+        conditions: what requests run with beside their tokens.
+        vocabulary: how many tokens it has.
+        samplers: makes those of requests.
+        scheduler: requests that wait and run.
+        torn: whether an interrupt has left something half done; `whole` mends it.
+        stats: totals, but for prompts.
+    """
+
+    __reduce__ = uncopied("it has a model and the pages of its cache; make another engine")
+
+    def __init__(
+        self,
+        model: Any,
+        plan: Plan,
+        *,
+        max_sequences: int,
+        prefix: bool,
+        policy: str | Policy,
+        max_step_tokens: int,
+        preemption: bool,
+        watermark: float,
+        erase: bool,
+        speculation: PromptLookup | None,
+        tokenizer: Any,
+    ) -> None:
+        self.cache = Cache(
+            plan, max_sequences=max_sequences, policy=policy, prefix=prefix, erase=erase
+        )
+        self._erases = erase
+        self._schedule = partial(
+            Scheduler[Request],
+            self.cache,
+            max_step_tokens,
+            preemption=preemption,
+            watermark=watermark,
+        )
+        self.scheduler, self.inbox = self._schedule(), Inbox()
+        self._speculation = Speculation(speculation, plan)
+        self.runner = Runner(model, plan)
+        self.conditions = Conditions(model, self.runner.close)
+        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self.samplers = Samplers(self.vocabulary, self.runner.storage.device, tokenizer)
+        self.stats, self.torn = EngineStats(), False
+
+    def whole(self, call: Callable[[], T]) -> T:
+        """Make a call that changes pages, after mending what an interrupt has left half done."""
+        if self.torn:
+            self._recover()
+        self.torn = True
+        done = call()
+        self.torn = False
+        return done
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def step(self, *, outlasts: bool = False) -> BaseException | None:
+        """Schedule, run the model, sample, commit, tell.
+
+        Args:
+            outlasts: whether a model that raises ends the requests of its step; else it raises
+                here, and everything is as it was before.
+
+        Returns:
+            The first error of a request, when all others have their tokens.
+        """
+        self.inbox.read()
+        turn = self._next_turn()
+        if turn is None:
+            return None
+        for request in turn.admitted:
+            request.note_cached()
+        try:
+            wanting, found = self._compute(turn)
+        except Exception as error:
+            if self.torn or not outlasts:
+                raise
+            for request in turn.requests:
+                self.end(request, "cancelled", error)
+            return None
+        told = [len(request.output) for request in wanting]
+        self._book(turn.step, wanting, found)
+        self._erase()
+        self._tell(wanting, told)
+        self.inbox.read()
+        return next((r.error for r in wanting if r.error is not None), None)
+
+    def serve(self) -> None:
+        """A step of a loop that nobody watches: errors are left to the requests' handles."""
+        self.step(outlasts=True)
+
+    def _next_turn(self) -> Turn[Request] | None:
+        try:
+            return self.scheduler.schedule(self._speculation.guess(self.scheduler.running))
+        except OctavoError:
+            self.torn = False  # it has changed nothing
+            raise
+
+    def _compute(self, turn: Turn[Request]) -> tuple[list[Request], Found]:
+        """Run one step to its commit, and fork the samples of prompts that are computed.
+
+        Returns:
+            The requests that want a token, and for each its tokens or what its sampler raised.
+        """
+        step = turn.step
+        try:
+            if self._erases:
+                self.runner.storage.zero(step.fresh)
+            drafts = self._speculation.write(step, turn.requests)
+            with self.conditions.applied(step, [each.condition for each in turn.requests]):
+                logits = self.runner.forward(step)
+            rows = list(compress(turn.requests, step.wants_token.tolist()))
+            logits, drafts, wanting = _with_forks(logits, drafts, rows)
+            found = sample_accepted(logits, drafts, wanting)
+            tokens, kept = accepted(step, found[: len(rows)])
+            self.cache.commit(step, tokens, kept=kept)
+            self._count(**count_accepted(wanting, drafts, found))
+        except BaseException:
+            self._abort(step)
+            raise
+        return self._fork(wanting, found, len(rows))
+
+    def _fork(self, wanting: list[Request], found: Found, rows: int) -> tuple[list[Request], Found]:
+        """Let samples go on from their prompt: those of ``wanting`` that have no row of the step.
+
+        One that has no room waits, computes it again when it has, and draws its first token anew.
+        """
+        left = list(range(rows))
+        for at in range(rows, len(wanting)):
+            sample, choices = wanting[at], found[at]
+            first = sample.samples[0]
+            if isinstance(found[wanting.index(first)], Exception):
+                self.scheduler.add(sample)
+                continue
+            token = choices[0].token if isinstance(choices, list) else 0
+            if self.scheduler.fork(first, sample, token):
+                sample.note_cached()
+                left.append(at)
+            else:
+                sample.sampler = self.samplers.make(sample.params)
+        return [wanting[at] for at in left], [found[at] for at in left]
+
+    def _abort(self, step: Step) -> None:
+        try:
+            self.cache.abort(step)
+            self.torn = False
+        except OctavoError:
+            return  # interrupted after the commit had closed the step, or in its middle
+
+    def _book(self, step: Step, wanting: list[Request], found: Found) -> None:
+        """Give each request its tokens, before any listener is called."""
+        generated = 0
+        for request, choices in zip(wanting, found, strict=True):
+            reason, before = None, len(request.output)
+            if isinstance(choices, list):
+                reason = self._alone(request, partial(request.take, choices))
+            else:
+                request.error = choices
+            generated += len(request.output) - before
+            if request.error is not None or reason is not None:
+                self._finish(request, "cancelled" if request.error is not None else reason)
+        self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=generated)
+
+    def _tell(self, wanting: list[Request], told: list[int]) -> None:
+        """Call each ``on_token`` with what is new, and wake who waits.
+
+        A listener that raises costs its own request and no other's token.
+        """
+        for request, known in zip(wanting, told, strict=True):
+            if request.on_token is not None and request.error is None:
+                for token in request.output[known:]:
+                    call = partial(request.on_token, request, token)
+                    self._alone(request, call, BaseException)  # lest others do not hear theirs
+                    if request.error is not None:
+                        break
+                if request.error is not None and not request.done:
+                    self._finish(request, "cancelled")
+                    self._erase()
+            request.notify()
+
+    @staticmethod
+    def _alone(
+        request: Request, call: Callable[[], T], kind: type[BaseException] = Exception
+    ) -> T | None:
+        """Call what concerns one request; what it raises becomes the request's error."""
+        try:
+            return call()
+        except kind as error:
+            request.error = error
+            return None
+
+    # -- beginning and ending ------------------------------------------------------------------
+
+    def take_in(self, request: Request) -> None:
+        """Queue what was submitted."""
+        if request.done:  # no tokens were wanted
+            self._count(finished=len(request.samples))
+            return
+        try:
+            self.conditions.prepare(request.condition)
+            self.scheduler.add(request)
+        except Exception as error:  # noqa: BLE001, whatever an encoder raises
+            self.end(request, "cancelled", error)
+
+    def end(
+        self, request: Request, reason: FinishReason, error: BaseException | None = None
+    ) -> None:
+        """End a request that is not done, and all samples with the first of them."""
+        for each in request.samples if request is request.samples[0] else (request,):
+            if not each.done:
+                self._finish(each, reason, error)
+        self._erase()
+
+    def _finish(self, request: Request, reason: Any, error: BaseException | None = None) -> None:
+        request.finish(reason, error)
+        self._count(finished=1)
+        if request in self.scheduler:  # else it waits for another to fork off
+            self.scheduler.remove(request)
+
+    def unfinished(self) -> list[Request]:
+        """All that run or wait, those that came first before others, each with its samples."""
+        queued = [*self.scheduler.running, *self.scheduler.waiting]
+        found = dict.fromkeys(each for request in queued for each in request.samples)
+        return [request for request in found if not request.done]
+
+    def cancel_all(self) -> None:
+        """End every request."""
+        self.inbox.read()
+        for request in self.unfinished():
+            self.end(request, "cancelled")
+
+    def forget(self, error: BaseException | None = None) -> None:
+        """Begin with no pages, and end all requests."""
+        left = self.unfinished()
+        self.cache.reset(force=True)
+        self.scheduler = self._schedule()
+        for request in left:
+            request.sequence = None
+            self._finish(request, "cancelled", error)
+        self.inbox.read()
+        for request in self.unfinished():
+            self.end(request, "cancelled", error)
+        self._erase()
+
+    def _recover(self) -> None:
+        """After an interrupt, begin with no pages; requests go on with the tokens they have."""
+        left = self.unfinished()
+        self.cache.reset(force=True)
+        self.scheduler = self._schedule()
+        for request in left:
+            first, request.sequence = request.samples[0], None
+            reason = self._alone(request, request.replay)
+            if request.error is not None or reason is not None:
+                self._finish(request, reason or "cancelled")
+            elif request.output:  # as one that was preempted
+                ids = np.append(request.prompt_token_ids, np.array(request.output, np.int32))
+                known = Prompt(ids, request.prompt.extra)
+                request.sequence = self.cache.admit(known, limit=request.limit)
+                self.cache.preempt(request.sequence)
+                self.scheduler.add(request)
+            elif request is first or first.done or first.output:
+                self.scheduler.add(request)
+        self._erase()
+
+    def _erase(self) -> None:
+        """Fill with zeros what nobody needs any more."""
+        if self._erases:
+            self.runner.storage.zero(self.cache.vacated())
+
+    def _count(self, **more: int) -> None:
+        old = self.stats
+        self.stats = old._replace(**{name: getattr(old, name) + n for name, n in more.items()})
+
+
+def _with_forks(
+    logits: torch.Tensor, drafts: list[list[int]], rows: list[Request]
+) -> tuple[torch.Tensor, list[list[int]], list[Request]]:
+    """What is sampled: the rows of a step, and behind them the samples that fork off one each.
+
+    A row that others fork off has no drafts. O(rows + samples).
+    """
+    more = [(at, sample) for at, row in enumerate(rows) for sample in row.forks]
+    if not more:
+        return logits, drafts, rows
+    starts = np.cumsum([0, *(1 + len(each) for each in drafts)])
+    first = logits[[int(starts[at]) for at, _ in more]]
+    samples = [sample for _, sample in more]
+    return torch.cat([logits, first]), [*drafts, *([] for _ in more)], [*rows, *samples]

@@ -1,0 +1,551 @@
+"""Asking an engine: handles, threads, event loops, samples that fork, and what misuse gets."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from test_engine import PROMPTS, SHAPE, conserved, plan_for
+
+import octavo
+from octavo.engine import Engine, SamplingParams
+
+GREEDY = SamplingParams(max_tokens=8)
+LONG = SamplingParams(max_tokens=40)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A tiny random Llama in float64."""
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).double()
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """The tokens of each prompt by itself."""
+    with Engine(model, plan_for(model)) as engine:
+        return [engine.generate([prompt], GREEDY)[0].token_ids for prompt in PROMPTS]
+
+
+@pytest.fixture
+def engine(model):
+    """An engine that its caller steps; no thread is left behind."""
+    with Engine(model, plan_for(model)) as found:
+        yield found
+    assert not [t for t in threading.enumerate() if t.name == "octavo-engine"]
+
+
+@pytest.fixture
+def served(engine):
+    """An engine that a thread of its own runs."""
+    return engine.start()
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_tokens_of_a_handle(engine, alone, started):
+    """Iterating yields each token, with a thread and without; to two readers, and once more."""
+    if started:
+        engine.start()
+    request = engine.submit(PROMPTS[1], GREEDY)
+    first, second = iter(request), iter(request)
+
+    assert alone[1][:3] == [next(first) for _ in range(3)]
+    assert alone[1] == list(second)
+    assert alone[1] == list(request)
+    assert alone[1][3:] == list(first)
+    assert (alone[1], "length", 29, 0) == request.result()[:4]
+
+
+def test_a_handle_steps_for_others_too(engine, alone):
+    """Waiting for one request moves all that run."""
+    first, second = (engine.submit(prompt, GREEDY) for prompt in PROMPTS[:2])
+
+    assert alone[1] == second.result().token_ids
+    assert alone[0] == first.output
+
+
+def test_threads_submit_at_once(served, alone):
+    """Each of many threads gets what its prompt gets alone."""
+
+    def ask(at):
+        request = served.submit(PROMPTS[at % 3], GREEDY)
+        return list(request) if at % 2 else request.result(60).token_ids
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(24)))
+    served.stop()
+
+    assert [alone[at % 3] for at in range(24)] == found
+    assert conserved(served)
+    assert 24 == served.stats.finished
+
+
+def test_generate_beside_the_loop(served, alone):
+    """Threads may call generate() at once while a thread runs the engine."""
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: served.generate(PROMPTS, GREEDY), range(3)))
+
+    assert [alone] * 3 == [[each.token_ids for each in answers] for answers in found]
+
+
+def test_event_loops(served, alone):
+    """Tasks of an event loop stream, wait and cancel, and are not blocked by each other."""
+
+    async def stream(prompt):
+        return [token async for token in served.submit(prompt, GREEDY)]
+
+    async def ask():
+        request = served.submit(PROMPTS[2], LONG)
+        answers = await asyncio.gather(*map(stream, PROMPTS))
+        request.cancel()
+        return answers, await served.submit(PROMPTS[0], GREEDY), await request
+
+    answers, last, cancelled = asyncio.run(ask())
+
+    assert alone == answers
+    assert alone[0] == last.token_ids
+    assert cancelled.finish_reason in ("cancelled", "length")
+
+
+def test_an_event_loop_that_is_gone(served):
+    """Who waited in an event loop that was closed does not disturb the engine."""
+    request = served.submit(PROMPTS[0], LONG)
+
+    async def give_up():
+        async for _ in request:
+            break
+        task = asyncio.ensure_future(request.__aiter__().__anext__())
+        other = asyncio.ensure_future(_wait(request))
+        await task
+        other.cancel()
+
+    asyncio.run(give_up())
+
+    assert 40 == len(request.result(60).token_ids)
+
+
+async def _wait(request):
+    return await request
+
+
+def test_event_loops_need_a_thread(engine):
+    """Without a thread an event loop is refused: a step would block it."""
+
+    async def ask(request):
+        return await request
+
+    request = engine.submit(PROMPTS[0], GREEDY)
+    with pytest.raises(octavo.StepError, match=r"start\(\)"):
+        asyncio.run(ask(request))
+    assert 8 == len(request.result().token_ids)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_cancel_while_streaming(engine, alone, started):
+    """The reader gets the tokens so far and no error; others go on."""
+    if started:
+        engine.start()
+    request, other = engine.submit(PROMPTS[0], LONG), engine.submit(PROMPTS[1], GREEDY)
+    found = []
+    for token in request:
+        found.append(token)
+        if len(found) == 3:
+            request.cancel()
+
+    assert "cancelled" == request.finish_reason
+    assert request.output == found
+    assert found[:3] == alone[0][:3]
+    assert alone[1] == other.result().token_ids
+    engine.stop()
+    assert conserved(engine)
+
+
+def test_cancel_from_a_listener(engine, alone):
+    """A listener may cancel and submit; both come to pass in the same step."""
+    more = []
+
+    def listen(request, token):
+        if len(request.output) == 2:
+            request.cancel()
+            more.append(engine.submit(PROMPTS[1], GREEDY))
+
+    request = engine.submit(PROMPTS[0], LONG, on_token=listen)
+    engine.run()
+
+    assert (alone[0][:2], "cancelled") == (request.output, request.finish_reason)
+    assert alone[1] == more[0].output
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_timeouts(engine, started):
+    """result() gives up in time; the request goes on."""
+    request = engine.submit(PROMPTS[0], LONG)
+    with pytest.raises(TimeoutError, match="not done in time"):
+        request.result(0)
+    if started:
+        engine.start()
+    assert 40 == len(request.result(timeout=60.0).token_ids)
+    with pytest.raises(octavo.PlanError, match="timeout"):
+        engine.submit(PROMPTS[0], GREEDY).result("soon")
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_an_error_is_raised_by_its_handle_alone(engine, alone, started):
+    """Who waits for a request with a failing listener gets the error after the tokens."""
+
+    def fail(request, token):
+        raise ValueError("no more")
+
+    failing = engine.submit(PROMPTS[0], GREEDY, on_token=fail)
+    other = engine.submit(PROMPTS[1], GREEDY)
+    if started:
+        engine.start()
+    tokens = iter(failing)
+
+    assert alone[0][0] == next(tokens)
+    with pytest.raises(ValueError, match="no more"):
+        next(tokens)
+    assert alone[1] == other.result().token_ids
+    with pytest.raises(ValueError, match="no more"):
+        failing.result()
+
+
+def test_a_model_that_raises_in_the_loop_ends_its_step(served, model, alone, monkeypatch):
+    """The requests of that step raise it; later ones run."""
+    layer = model.model.layers[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(layer.mlp, "forward", lambda *_: 1 / 0)
+        request = served.submit(PROMPTS[0], GREEDY)
+        with pytest.raises(ZeroDivisionError):
+            request.result(60)
+
+    assert served.serving
+    assert alone[0] == served.submit(PROMPTS[0], GREEDY).result(60).token_ids
+    served.stop()
+    assert conserved(served)
+
+
+def test_a_dead_loop_raises_in_every_handle(served, alone, monkeypatch):
+    """What kills the thread ends all requests, is told to later callers, and can be overcome."""
+    with monkeypatch.context() as patch:
+        patch.setattr("octavo.engine.core.Scheduler.schedule", lambda *_: 1 / 0)
+        requests = [served.submit(prompt, GREEDY) for prompt in PROMPTS]
+        for request in requests:
+            with pytest.raises(octavo.LoopDied, match="ZeroDivisionError") as caught:
+                request.result(60)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        for call in (served.step, lambda: served.submit([1]), lambda: served.generate([[1]])):
+            with pytest.raises(octavo.LoopDied):
+                call()
+    assert not served.serving
+    served.start()
+
+    assert alone[0] == served.submit(PROMPTS[0], GREEDY).result(60).token_ids
+    served.stop()
+    assert conserved(served)
+
+
+def test_stop_and_go_on(served, alone):
+    """Stopping leaves requests where they are, for the caller's steps or the next thread."""
+    request = served.submit(PROMPTS[1], GREEDY)
+    next(iter(request))
+    served.stop()
+    served.stop()
+    assert not served.serving
+    if not request.done:
+        served.step()
+    served.start()
+
+    assert alone[1] == request.result(60).token_ids
+
+
+def test_whoever_waits_when_the_loop_stops_is_told(served):
+    """A reader in another thread gets an error, in an event loop too; the request goes on later."""
+    request = served.submit(PROMPTS[0], SamplingParams(max_tokens=55))
+
+    async def wait():
+        return await request
+
+    with ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(request.result), pool.submit(asyncio.run, wait())]
+        next(iter(request))
+        served.stop()
+        for each in waits:
+            with pytest.raises(octavo.StepError, match=r"start\(\) it"):
+                each.result(60)
+    assert 55 == len(request.result().token_ids)
+
+
+def test_close_ends_those_who_wait(served):
+    """Closing cancels what runs; who waits gets the tokens so far."""
+    request = served.submit(PROMPTS[0], LONG)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(request.result)
+        served.close()
+        assert waits.result(60).finish_reason in ("cancelled", "length")
+
+
+def test_a_running_engine_is_not_stepped(served):
+    """Stepping, starting twice and resetting are refused while a thread runs the engine."""
+    for call in (served.step, served.run, served.start, served.reset):
+        with pytest.raises(octavo.StepError, match=r"a thread of its own runs .* stop\(\)"):
+            call()
+    assert 8 == len(served.generate(PROMPTS[:1], GREEDY)[0].token_ids)
+
+
+def test_calls_from_inside_a_step(engine):
+    """A listener that steps, resets or closes is refused, and costs its request alone."""
+    refused = []
+
+    def listen(request, token):
+        for call in (engine.step, engine.reset, engine.close, engine.start):
+            with pytest.raises(octavo.StepError, match="under way") as caught:
+                call()
+            refused.append(caught.value)
+
+    request = engine.submit(PROMPTS[0], SamplingParams(max_tokens=1), on_token=listen)
+    assert 1 == len(request.result().token_ids)
+    assert 4 == len(refused)
+
+
+def test_a_second_thread_that_steps_is_refused(engine):
+    """Two threads that both step are told to start() the engine."""
+    inside, refused = threading.Event(), threading.Event()
+
+    def listen(request, token):
+        inside.set()
+        refused.wait(60)
+
+    request = engine.submit(PROMPTS[0], SamplingParams(max_tokens=1), on_token=listen)
+    with ThreadPoolExecutor(1) as pool:
+        steps = pool.submit(engine.step)
+        inside.wait(60)
+        try:
+            with pytest.raises(octavo.StepError, match="another thread steps this engine"):
+                engine.step()
+            more = engine.submit(PROMPTS[1], GREEDY)
+            more.cancel()
+        finally:
+            refused.set()
+        steps.result()
+    engine.run()
+    assert ("length", "cancelled") == (request.finish_reason, more.finish_reason)
+
+
+def test_an_engine_beside_one_that_runs_the_model(served, model, alone):
+    """While a thread runs the model for one engine, another one is refused, and can be closed."""
+    with Engine(model, plan_for(model)) as other:
+        request = other.submit(PROMPTS[0], GREEDY)
+        for call in (other.step, other.start, request.result):
+            with pytest.raises(octavo.StepError, match="another engine runs this model"):
+                call()
+    assert "cancelled" == request.finish_reason
+    assert alone[0] == served.generate(PROMPTS[:1], GREEDY)[0].token_ids
+    served.stop()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_process_is_refused(served, tmp_path):
+    """A child of the process has no thread that runs the engine: no call waits for it."""
+    request, said = served.submit(PROMPTS[0], LONG), tmp_path / "said"
+    child = os.fork()
+    if not child:
+        try:
+            lines = []
+            for call in (request.result, lambda: served.submit([1]), served.step, served.start):
+                try:
+                    call()
+                except octavo.StepError as error:
+                    lines.append(str(error))
+            served.close()
+            said.write_text("\n".join(lines))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+    lines = said.read_text().splitlines()
+    assert 4 == len(lines)
+    assert all("belongs to process" in line for line in lines)
+    assert 40 == len(request.result(60).token_ids)
+
+
+def test_the_interpreter_ends_with_a_running_loop():
+    """Nothing hangs and nothing is printed, whatever is still running."""
+    code = f"""
+    import sys
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    import torch, transformers
+    from test_engine import SHAPE, plan_for
+    from octavo.engine import Engine, SamplingParams
+
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).double()
+    engine = Engine(model, plan_for(model)).start()
+    request = engine.submit([1, 2], SamplingParams(max_tokens=60))
+    next(iter(request))
+    raise SystemExit(3)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=300, text=True)
+
+    assert (3, "") == (done.returncode, done.stderr)
+
+
+SAMPLED = SamplingParams(max_tokens=6, temperature=1.5, seed=7, n=3)
+
+
+def alone_each(engine, params, prompt):
+    """The tokens of each sample, asked for one by one."""
+    return [
+        engine.generate([prompt], SamplingParams(max_tokens=6, temperature=1.5, seed=7 + at))[0]
+        for at in range(params.n)
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"prefix": False}, {"max_step_tokens": 5}])
+def test_samples_fork_off_one_prompt(model, options):
+    """n answers are those of n requests with seeds one after another; the prompt is run once."""
+    with Engine(model, plan_for(model), **options) as engine:
+        expected = [each.token_ids for each in alone_each(engine, SAMPLED, PROMPTS[1])]
+    with Engine(model, plan_for(model), **options) as engine:
+        request = engine.submit(PROMPTS[1], SAMPLED)
+        other = engine.submit(PROMPTS[0], GREEDY)
+        engine.run()
+
+        assert expected == [each.output for each in request.samples]
+        assert 3 == len({tuple(tokens) for tokens in expected})
+        assert 29 + 3 * 5 + 3 + 7 == engine.stats.computed_tokens
+        assert 8 == len(other.output)
+        assert conserved(engine)
+        assert expected == [each.token_ids for each in engine.generate([PROMPTS[1]], SAMPLED)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_sequences": 2},
+        {"pages": 10},
+        {"pages": 18, "preemption": False},
+        {"pages": 10, "max_step_tokens": 2},
+    ],
+)
+def test_samples_that_have_no_room(model, options):
+    """Where not all fit at once the rest follow, with the tokens they get alone."""
+    options = dict(options)
+    with Engine(model, plan_for(model)) as engine:
+        expected = [each.token_ids for each in alone_each(engine, SAMPLED, PROMPTS[1])]
+    with Engine(model, plan_for(model, pages=options.pop("pages", 40)), **options) as engine:
+        assert expected == [each.token_ids for each in engine.generate([PROMPTS[1]], SAMPLED)]
+        assert conserved(engine)
+
+
+@pytest.mark.parametrize("steps", range(4))
+@pytest.mark.parametrize("whom", [0, 1])
+def test_cancel_samples(model, steps, whom):
+    """The first cancels all, another itself alone; before they fork and after."""
+    with Engine(model, plan_for(model), max_step_tokens=16) as engine:
+        request = engine.submit(PROMPTS[1], SAMPLED)
+        for _ in range(steps):
+            engine.step()
+        request.samples[whom].cancel()
+        engine.run()
+
+        ended = [each.finish_reason for each in request.samples]
+        assert (["cancelled"] * 3 if whom == 0 else ["length", "cancelled", "length"]) == ended
+        assert conserved(engine)
+        assert 3 == engine.stats.finished
+
+
+def test_samples_that_end_with_their_first_token(engine):
+    """max_tokens 1 and 0 need no fork that lasts."""
+    for count in (0, 1):
+        params = SamplingParams(max_tokens=count, temperature=1.0, n=3)
+        assert [count] * 3 == [len(c.token_ids) for c in engine.generate([PROMPTS[0]], params)]
+    assert 6 == engine.stats.finished
+    assert conserved(engine)
+
+
+def test_a_sample_that_fails_costs_itself_alone(engine, monkeypatch):
+    """One sample's sampler raises at the fork; the others get their tokens."""
+    request = engine.submit(PROMPTS[1], SAMPLED)
+    monkeypatch.setattr(request.samples[1].sampler, "draw", lambda chances: 1 / 0)
+    engine.start()
+
+    assert [6, 6] == [len(request.samples[at].result(60).token_ids) for at in (0, 2)]
+    with pytest.raises(ZeroDivisionError):
+        request.samples[1].result(60)
+    engine.stop()
+    assert conserved(engine)
+
+
+def test_greedy_samples_are_refused():
+    """They would all be the same."""
+    with pytest.raises(octavo.SamplingError, match="temperature"):
+        SamplingParams(n=2)
+    with pytest.raises(octavo.LengthError, match="n is 0"):
+        SamplingParams(n=0, temperature=1)
+
+
+def test_progress(engine, alone, capsys):
+    """A bar on stderr says how many are done; without it nothing is printed."""
+    assert alone == [each.token_ids for each in engine.generate(PROMPTS, GREEDY, progress=True)]
+    assert "3/3" in capsys.readouterr().err
+    engine.generate(PROMPTS, GREEDY)
+    assert "" == capsys.readouterr().err
+    with pytest.raises(octavo.PlanError, match="progress"):
+        engine.generate(PROMPTS, GREEDY, progress="yes")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    ("verb", "stride"), [("schedule", 397), ("_compute", 3989), ("_book", 241), ("_fork", 331)]
+)
+def test_after_any_interrupt_all_requests_go_on(model, alone, verb, stride):
+    """Ctrl-C at many lines of a step loses no request and no token, without a reset."""
+    source = str(Path(octavo.__file__).parent)
+    count, more = 3, True
+    seeded = SamplingParams(max_tokens=6, temperature=1.0, seed=3, n=2)
+    while more:
+        with Engine(model, plan_for(model, pages=14)) as engine:
+            requests = [engine.submit(prompt, GREEDY) for prompt in PROMPTS]
+            sampled = engine.submit(PROMPTS[1], seeded)
+            left = [count]
+
+            def line(frame, event, _arg, left=left):
+                left[0] -= event == "line"
+                if left[0] == 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                return line
+
+            def call(frame, _event, _arg, line=line, left=left):
+                code, back = frame.f_code, frame
+                while back is not None and back.f_code.co_name != verb:
+                    back = back.f_back
+                mine = code.co_filename.startswith(source) and code.co_name != "__del__"
+                return line if mine and back is not None and left[0] > 0 else None
+
+            before = sys.gettrace()
+            try:
+                sys.settrace(call)
+                engine.run()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            more = left[0] <= 0
+            count += stride
+            engine.run()
+
+            assert alone == [request.output for request in requests]
+            assert [6, 6] == [len(each.output) for each in sampled.samples]
+            assert conserved(engine)
+    assert count > 150
