@@ -14,6 +14,7 @@ from recurrent_models import CONFIGS, INKLING, model_of
 import octavo
 from octavo.engine import Engine, SamplingParams, mixers
 from octavo.integrations.transformers import models
+from octavo.storage import load_prefix, save_prefix
 
 NEW = 5
 SEVERAL = ["falcon_h1", "jamba", "lfm2", "mamba2"]
@@ -142,6 +143,21 @@ def test_tokens_after_steps_that_failed(family):
 
     assert len(calls) > 11
     assert tokens_of(references(family)) == [request.output for request in requests]
+
+
+@pytest.mark.parametrize("family", SEVERAL)
+def test_tokens_behind_states_out_of_a_file(family, tmp_path):
+    """An engine that has run nothing goes on from another's states."""
+    model, path = model_of(family), tmp_path / "prefix"
+    prompt, wanted = prompts()[2], references(family)[2]
+    with Engine(model, plan_for(model)) as engine:
+        engine.generate([prompt], SamplingParams(max_tokens=1))
+        save_prefix(path, engine.cache, engine.storage, prompt, model="one")
+    with Engine(model, plan_for(model)) as engine:
+        load_prefix(path, engine.cache, engine.storage, model="one")
+        found = engine.generate([prompt], SamplingParams(max_tokens=NEW))
+
+    assert (wanted.tokens, 16) == (found[0].token_ids, found[0].cached_tokens)
 
 
 def test_states_that_no_cache_is_asked_for_are_refused(monkeypatch):

@@ -175,19 +175,34 @@ class StepStates:
 
     def _run(self, rows: Rows, own: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What it gives for some rows, [n, length, ...]; or each of several."""
+        call = partial(self._call, rows, own, args, kwargs)
         states, parts = RowStates(self.mixers, rows), list[Any]()
-        pick = partial(self._picked, rows, states)
         for start, stop in self._spans(rows):
-            part = slice(start, stop)
-            found = own(
-                *(pick(a, part) for a in args), **{k: pick(a, part) for k, a in kwargs.items()}
-            )
+            try:
+                found = call(states, slice(start, stop))
+            except _Unlearnt:
+                call(RowStates(self.mixers, rows._replace(has_state=False)), slice(0, 1))
+                states = RowStates(self.mixers, rows)
+                found = call(states, slice(start, stop))
             parts.append(found)
             if rows.length - stop < len(rows.targets):
                 self._touched |= states.save(rows.targets[rows.length - stop])
         if isinstance(parts[0], tuple):
             return tuple(_behind(each) for each in zip(*parts, strict=True))
         return _behind(parts)
+
+    def _call(
+        self,
+        rows: Rows,
+        own: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        states: "RowStates",
+        part: slice,
+    ) -> Any:
+        """What it gives for a part of their tokens, [n, t, ...]."""
+        pick = partial(self._picked, rows, states, part=part)
+        return own(*map(pick, args), **{name: pick(given) for name, given in kwargs.items()})
 
     def _spans(self, rows: Rows) -> Iterator[tuple[int, int]]:
         """Tokens of one call: all, but those of which each state is wanted come one by one."""
@@ -223,6 +238,10 @@ class StepStates:
         return out[None]
 
 
+class _Unlearnt(Exception):
+    """How a module keeps its states is not known: all it has run on came out of a file."""
+
+
 class RowStates:
     """What a module takes for its cache: the states of some rows, [n, ...], while it runs.
 
@@ -251,6 +270,8 @@ class RowStates:
         """[n, channels, columns]; None: the rows have none."""
         key = layer_idx, state_idx
         if key not in self._conv and self._rows.has_state:
+            if key not in self._mixers.held:
+                raise _Unlearnt
             held = self._mixers.held[key]
             kept = self._mixers.read((layer_idx, "conv"), self._rows.source)
             conv = kept[:, held.start : held.stop].to(held.dtype)
@@ -263,6 +284,8 @@ class RowStates:
         if layer_idx not in self._recurrent and self._rows.has_state:
             if (layer_idx, "recurrent") not in self._mixers.tensors:
                 return None
+            if layer_idx not in self._mixers.dtypes:
+                raise _Unlearnt
             kept = self._mixers.read((layer_idx, "recurrent"), self._rows.source)
             self._recurrent[layer_idx] = kept.to(self._mixers.dtypes[layer_idx])
         return self._recurrent.get(layer_idx)
