@@ -135,16 +135,19 @@ def start_sides(options: argparse.Namespace) -> list[Side]:
     for name in options.sides:
         model = {"vLLM": options.folder, "OpenVINO": options.gguf}.get(name, options.model)
         python = pythons.get(name, sys.executable)
+        if python is None or model is None:
+            print(f"left out: {name}: no interpreter or no model for it is named")
+            continue
         try:
-            if python is None or model is None:
-                raise RuntimeError(f"{name}: no interpreter or no model for it is named")
             sides.append(Side(name, python, model, options.threads))
         except RuntimeError as why:
             print(f"left out: {why}")
     return sides
 
 
-def measure(case: Case, sides: list[Side], options: argparse.Namespace, read: float) -> Counter[str]:
+def measure(
+    case: Case, sides: list[Side], options: argparse.Namespace, read: float
+) -> Counter[str]:
     """Print a case's lines; returns for each side how many rows had the first side's tokens."""
     found: dict[str, list[tuple[float | None, float]]] = {side.name: [] for side in sides}
     equal: Counter[str] = Counter()
@@ -161,7 +164,9 @@ def measure(case: Case, sides: list[Side], options: argparse.Namespace, read: fl
             equal[name] += sum(a == b for a, b in zip(rows, tokens[sides[0].name], strict=True))
         equal["rows"] += case.batch
     keys = case.batch * (case.context + options.new / 2) * KEYS
-    kind = f"{case.batch:3} x {case.context:5,}" + (f", {case.shared} shared" if case.shared else "")
+    kind = f"{case.batch:3} x {case.context:5,}" + (
+        f", {case.shared} shared" if case.shared else ""
+    )
     for name, each in found.items():
         decoded = [rate for rate, _ in each if rate is not None]
         bound = case.batch * read / ((BITS4 if "int4" in name else PARAMETERS * 4) + keys)

@@ -1,11 +1,15 @@
 """Linear layers by the C kernel: what they give, and how modules get and lose it."""
 
+import copy
+
 import pytest
 import torch
+import transformers
 from torch.nn.functional import linear
 
+import octavo
 from octavo.attention.kernels.build import Kernel
-from octavo.engine import linears
+from octavo.engine import Engine, SamplingParams, linears
 from octavo.engine.linears import GROUP, Linears, PlainLinear, QuantisedLinear
 from octavo.errors import PlanError, UnsupportedModel
 
@@ -217,3 +221,68 @@ def test_what_cannot_be_quantised_is_refused(monkeypatch, tmp_path):
     model = Small()
     Linears(model).take()
     assert not any("forward" in vars(m) for m in model.modules())
+
+
+def tiny():
+    """A tiny random Llama in float32 whose layers can be quantised."""
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=90,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        eos_token_id=None,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def rounded(model):
+    """A copy of ``model`` with the weights that int4 makes of its linear layers."""
+    other = copy.deepcopy(model)
+    other.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    for module in other.modules():
+        if type(module) is torch.nn.Linear:
+            stored = QuantisedLinear(module, "int8" if module is other.lm_head else "int4")
+            with torch.inference_mode():
+                weight = stored.compute(torch.eye(module.in_features)).T
+            module.weight.data.copy_(weight)
+    return other
+
+
+@pytest.mark.parametrize("quantise", [None, "int4"])
+def test_engine_generates_by_the_kernel(quantise):
+    """Tokens are those of generate() on the weights computed with, alone and beside others."""
+    model = tiny()
+    host = model if quantise is None else rounded(model)
+    prompts = [[5, 6, 7], list(range(1, 30)), [9] * 11]
+    expected = [
+        host.generate(
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            max_new_tokens=8,
+            do_sample=False,
+            pad_token_id=0,
+        )[0, len(ids) :].tolist()
+        for ids in prompts
+    ]
+    plan = octavo.plan(
+        octavo.ModelSpec.from_config(model.config.to_dict()),
+        2**20,
+        page_size=4,
+        dtype="fp32",
+        order="head",
+        max_length=64,
+    )
+    params = SamplingParams(max_tokens=8)
+    with Engine(model, plan, quantise=quantise) as engine:
+        alone = [engine.generate([ids], params)[0].token_ids for ids in prompts]
+        together = [each.token_ids for each in engine.generate(prompts, params)]
+
+    assert expected == alone == together
+    assert not any("forward" in vars(m) for m in model.modules())
+    with pytest.raises(PlanError, match="quantise is 4; it must be int8, int4 or None"):
+        Engine(model, plan, quantise=4)

@@ -17,6 +17,7 @@ from octavo.cache.policies import Policy
 from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step
 from octavo.engine.conditions import Conditions
+from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Inbox
 from octavo.engine.request import FinishReason, Request
 from octavo.engine.runner import Runner
@@ -65,7 +66,7 @@ class EngineCore:
 
     Args:
         model, plan, max_sequences, prefix, policy, max_step_tokens, preemption, watermark, erase,
-            speculation, tokenizer: as of `octavo.engine.Engine`.
+            speculation, quantise, tokenizer: as of `octavo.engine.Engine`.
 
     Attributes:
         cache: pages and prefixes.
@@ -94,6 +95,7 @@ class EngineCore:
         watermark: float,
         erase: bool,
         speculation: PromptLookup | None,
+        quantise: Quantisation | None,
         tokenizer: Any,
     ) -> None:
         self.cache = Cache(
@@ -109,7 +111,7 @@ class EngineCore:
         )
         self.scheduler, self.inbox = self._schedule(), Inbox()
         self._speculation = Speculation(speculation, plan)
-        self.runner = Runner(model, plan)
+        self.runner = Runner(model, plan, quantise)
         self.conditions = Conditions(model, self.runner.close)
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self.samplers = Samplers(self.vocabulary, self.runner.storage.device, tokenizer)

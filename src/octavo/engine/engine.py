@@ -20,6 +20,7 @@ from octavo.cache.prompt import Prompt
 from octavo.checks import Ints, Tokens, check_flag, check_tokens
 from octavo.engine.adapters import unwrapped
 from octavo.engine.core import EngineCore, EngineStats
+from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Claim, Loop, guard_of
 from octavo.engine.progress import wait_for_all
 from octavo.engine.request import Completion, OnToken, Request
@@ -70,6 +71,8 @@ class Engine:
             writes to them for the first time. Prefixes that are kept stay until they are evicted.
         speculation: how several tokens per step are guessed, to be verified in one forward pass;
             None: one by one.
+        quantise: ``int4`` or ``int8``: on a CPU linear layers compute with weights rounded to so
+            many bits, in memory beside the model's own; see `octavo.engine.linears`.
         tokenizer: for the text of answers and stop texts, anything with ``decode(ids)``; for JSON
             schemas, expressions and grammars, a tokenizer of transformers with a Rust backend.
 
@@ -94,6 +97,7 @@ class Engine:
         watermark: float = WATERMARK,
         erase: bool = False,
         speculation: PromptLookup | None = None,
+        quantise: Quantisation | None = None,
         tokenizer: Any = None,
     ) -> None:
         if not isinstance(plan, Plan):
@@ -112,6 +116,7 @@ class Engine:
             watermark=watermark,
             erase=erase,
             speculation=speculation,
+            quantise=quantise,
             tokenizer=tokenizer,
         )
         self._tokenizer = tokenizer

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
-from octavo.engine.linears import Linears
+from octavo.engine.linears import Linears, Quantisation
 from octavo.engine.mixers import Mixers, StateCache, modules_with_states
 from octavo.engine.own_states import cache_class, cache_name
 from octavo.engine.rows import RowCache, rows_of
@@ -98,6 +98,7 @@ class Runner:
     Args:
         model: a transformers causal language model; put in evaluation mode.
         plan: from `octavo.plan` for this model.
+        quantise: what to make of the weights of linear layers; None: nothing.
 
     Attributes:
         model: as given.
@@ -108,13 +109,13 @@ class Runner:
     Raises:
         UnknownArchitecture: octavo cannot read the model's config.
         UnsupportedModel: a layer keeps what the engine does not run yet, or states that the model
-            does not ask its cache for.
-        PlanError: the plan is for other layers or another dtype.
+            does not ask its cache for; or it cannot be quantised.
+        PlanError: the plan is for other layers or another dtype, or no such quantisation.
     """
 
     __reduce__ = uncopied("it has a model and the pages of its cache; make another")
 
-    def __init__(self, model: Any, plan: Plan) -> None:
+    def __init__(self, model: Any, plan: Plan, quantise: Quantisation | None = None) -> None:
         check_servable(model, plan)
         self.model = model
         self.storage = Storage(plan, model.device)
@@ -124,7 +125,7 @@ class Runner:
         self._latents = None if self.by_rows else LatentLayers(model, plan)
         self._cache = RowCache(model, self.storage) if self.by_rows else None
         self._takes = signature(model.forward).parameters.keys()
-        self._linears = Linears(model)
+        self._linears = Linears(model, quantise)
         self._attends = bool(paged_layers(plan)) and not self.by_rows
         model.eval()
         self._take()
