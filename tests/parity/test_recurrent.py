@@ -112,7 +112,7 @@ def test_tokens_preempted_at_every_step(family, prefix):
         for _ in range(200):
             if not engine.step():
                 break
-            scheduler = engine._scheduler
+            scheduler = engine._core.scheduler
             if len(scheduler.running) > 1:
                 scheduler._preempt_last()
             engine.cache.check()
@@ -143,6 +143,18 @@ def test_tokens_after_steps_that_failed(family):
 
     assert len(calls) > 11
     assert tokens_of(references(family)) == [request.output for request in requests]
+
+
+@pytest.mark.parametrize("family", SEVERAL)
+def test_tokens_of_several_samples(family):
+    """Forks of one prompt go on from its states, each with its own."""
+    model = model_of(family)
+    with Engine(model, plan_for(model), max_step_tokens=9) as engine:
+        found = engine.generate(prompts(), SamplingParams(max_tokens=NEW, temperature=1e-4, n=3))
+
+    assert [each.tokens for each in references(family) for _ in range(3)] == [
+        each.token_ids for each in found
+    ]
 
 
 @pytest.mark.parametrize("family", SEVERAL)
