@@ -133,9 +133,33 @@ class PreparedStep(Generic[A]):
 
         Cost: the checks O(1); the rest is the backend's.
         """
-        arrays = LayerArrays(query, key_cache, value_cache)
+        call = self.check(LayerArrays(query, key_cache, value_cache), parameters, lse=return_lse)
+        out, lse = self.attend(call)
+        return Attended(out, lse) if return_lse else out
+
+    def check(
+        self, arrays: LayerArrays[A], parameters: Parameters = PLAIN, *, lse: bool = False
+    ) -> LayerCall[A]:
+        """What `run` checks of a layer, for `attend`, which checks nothing.
+
+        Layers whose arrays are alike need but one check of a step: give `attend` the call with
+        ``call._replace(arrays=...)``.
+
+        Raises:
+            UnsupportedModel, PlanError, LengthError: as `run`.
+
+        Cost: O(1).
+        """
         self._accept(arrays, parameters)
-        return self._answer(arrays, parameters, return_lse=return_lse)
+        return self._checked(arrays, parameters, lse=lse)
+
+    def attend(self, call: LayerCall[A]) -> tuple[A, Any]:
+        """What `run` computes, of a call that `check` made for this step.
+
+        Returns:
+            The output [T, H, v_dim], and the lse, which may be None unless ``call.lse``.
+        """
+        return self._attend(call)
 
     @overload
     @classmethod
@@ -200,7 +224,8 @@ class PreparedStep(Generic[A]):
         elif group is not None:
             right = f"a {cls.__name__} is made for its group; give it there"
             raise PlanError("group", group, right)
-        return step._answer(arrays, parameters, return_lse=return_lse)
+        out, lse = step.attend(step._checked(arrays, parameters, lse=return_lse))
+        return Attended(out, lse) if return_lse else out
 
     @classmethod
     def _accept(cls, arrays: LayerArrays[A], parameters: Parameters) -> None:
@@ -216,11 +241,11 @@ class PreparedStep(Generic[A]):
             raise UnsupportedModel(f"kv_dtype {kv_dtype}", why)
         cls._check_arrays(arrays, parameters)
 
-    def _answer(
-        self, arrays: LayerArrays[A], parameters: Parameters, *, return_lse: bool
-    ) -> A | Attended[A]:
-        """What `run` returns, of arrays that were accepted."""
-        check_flag("return_lse", return_lse)
+    def _checked(
+        self, arrays: LayerArrays[A], parameters: Parameters, *, lse: bool
+    ) -> LayerCall[A]:
+        """What `check` returns, of arrays that were accepted."""
+        check_flag("return_lse", lse)
         sizes = sizes_of(arrays, parameters)
         if sizes.tokens != self.tokens:
             why = "those of the step"
@@ -230,9 +255,7 @@ class PreparedStep(Generic[A]):
         self.rows.require(arrays.keys.shape[0])
         self.rows.require_seen(parameters.window, parameters.sink_tokens)
         scale = self._scale(parameters, sizes, self._computed_in(arrays.query))
-        call = LayerCall(arrays, parameters, sizes, scale, return_lse)
-        out, lse = self._attend(call)
-        return Attended(out, lse) if return_lse else out
+        return LayerCall(arrays, parameters, sizes, scale, lse)
 
     @staticmethod
     def _scale(parameters: Parameters, sizes: Sizes, dtype: str) -> float:
@@ -257,5 +280,5 @@ class PreparedStep(Generic[A]):
         raise NotImplementedError
 
     def _attend(self, call: LayerCall[A]) -> tuple[A, Any]:
-        """The output, and the lse, which may be None unless ``call.lse``."""
+        """What `attend` returns."""
         raise NotImplementedError

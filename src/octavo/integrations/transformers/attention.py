@@ -19,6 +19,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from octavo.attention import best
+from octavo.attention.parameters import Parameters
+from octavo.attention.sizes import LayerArrays
 from octavo.cache.step import Step
 from octavo.errors import StepError, UnsupportedModel, uncopied
 from octavo.integrations.transformers.latents import Unexpanded
@@ -114,6 +116,7 @@ class PagedPass:
         self._places, self._source = self._on_device(places), self._on_device(source)
         self._slots: dict[str, WriteIndex] = {}
         self._prepared: dict[tuple[str, bool], Any] = {}
+        self._calls: dict[Any, tuple[Any, Any]] = {}
         self._written: set[int] = set()
         self._reads: Counter[int] = Counter()
         self._real = None if real is None else torch.from_numpy(real).to(storage.device)
@@ -292,39 +295,44 @@ class PagedPass:
         softcap: float | None,
         sink_logits: torch.Tensor | None,
     ) -> torch.Tensor:
-        """[T, H, v_dim] of [T, H, k_dim]: the only call of a backend under transformers."""
+        """[T, H, v_dim] of [T, H, k_dim]: the only call of a backend under transformers.
+
+        Layers that are alike are checked once.
+        """
         kind, storage = paged.kind, self._storage
-        latent = isinstance(kind, Latent)
-        keys = storage.tensor(paged.layer, "latent") if latent else storage.layer(paged.layer).key
-        backend, step = self._prepare(paged.group, latent=latent)
-        found: torch.Tensor = backend.paged_attention(
-            query,
-            keys,
-            None if latent else storage.layer(paged.layer).value,
-            step,
-            order=storage.plan.order,
-            scale=scale,
-            softcap=softcap,
-            window=kind.window,
-            sink_tokens=0 if isinstance(kind, Latent) else kind.sink_tokens,
-            sink_logits=sink_logits,
-            v_dim=paged.v_dim if latent else None,
-        )
+        if isinstance(kind, Latent):
+            arrays = LayerArrays(query, storage.tensor(paged.layer, "latent"), None)
+        else:
+            view = storage.layer(paged.layer)
+            arrays = LayerArrays(query, view.key, view.value)
+        alike = (kind, paged.group, scale, softcap, query.shape, query.stride(), query.dtype)
+        step, call = self._calls.get(alike, (None, None))
+        if call is None or sink_logits is not None:
+            latent = isinstance(kind, Latent)
+            step = self._prepare(paged.group, latent=latent)
+            parameters = Parameters(
+                order=storage.plan.order,
+                scale=scale,
+                softcap=softcap,
+                window=kind.window,
+                sink_tokens=0 if isinstance(kind, Latent) else kind.sink_tokens,
+                sink_logits=sink_logits,
+                v_dim=paged.v_dim if latent else None,
+            )
+            call = step.check(arrays, parameters)
+            self._calls[alike] = step, call
+        found: torch.Tensor = step.attend(call._replace(arrays=arrays))[0]
         return found
 
     def _prepare(self, group: str, *, latent: bool) -> Any:
-        """The fastest backend here, and the step as it reads it.
-
-        O(rows + tokens + pages), then O(1).
-        """
+        """The step as the fastest backend here reads it. O(rows + tokens + pages), then O(1)."""
         storage, plan = self._storage, self._storage.plan
         if (group, latent) not in self._prepared:
             name = str(storage.dtype).removeprefix("torch.")
             backend = best(storage.device, name, plan.order, latent=latent).load()
-            step = backend.prepare(
+            self._prepared[group, latent] = backend.prepare(
                 self._step, page_size=plan.page_size, group=group, device=storage.device
             )
-            self._prepared[group, latent] = backend, step
         return self._prepared[group, latent]
 
     def _on_device(self, index: Index | None) -> torch.Tensor | None:
