@@ -18,7 +18,7 @@ from octavo.attention.parameters import Parameters
 from octavo.cache.identity import Identity
 from octavo.cache.policies import LRU, SLRU
 from octavo.engine.sampling import Sampler, SamplingParams
-from octavo.engine.speculation import NGrams, PromptLookup
+from octavo.engine.speculation.lookup import NGrams, PromptLookup
 from octavo.errors import CopyError
 from octavo.index.rows import StepRows
 from octavo.integrations.onnx.decoder import Decoder

@@ -8,7 +8,8 @@ import transformers
 import octavo
 from octavo import Cache, LengthError, Plan, SamplingError
 from octavo.engine import Engine, PromptLookup, SamplingParams
-from octavo.engine.speculation import NGrams
+from octavo.engine.speculation.lookup import NGrams
+from octavo.engine.speculation.worth import PAUSE, Chance, Costs
 from octavo.scheduling import Scheduler
 
 SHAPE = {
@@ -25,6 +26,12 @@ SHAPE = {
 PROMPTS = [[5, 6, 7], list(range(1, 22)) * 2, [9] * 11]
 LOOKUP = PromptLookup(max_tokens=5, min_match=2)
 NEW = 18
+
+
+@pytest.fixture(autouse=True)
+def no_clock(monkeypatch):
+    """Guesses cost no time, so that each is worth it."""
+    monkeypatch.setattr("octavo.engine.speculation.speculation.perf_counter", lambda: 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +201,51 @@ def test_ngrams():
     ngrams.extend([2, 2, 2])
     assert ngrams.guess(3) == [2, 2, 2]
     assert NGrams(3).guess(1) == []
+
+
+def test_price_of_a_guess():
+    """The tokens that come in the time that a further one takes, from steps of other sizes."""
+    costs = Costs()
+    assert costs.price == 0
+    for _ in range(5):
+        costs.note(4, 1.4, 4, 0, 0.0)
+    assert costs.price == 0  # what another token costs nobody knows
+    for tokens in (6, 9, 5):
+        costs.note(tokens, 1 + 0.1 * tokens, 4, tokens - 4, 0.0)
+    mean = costs._gained / costs._seconds
+    assert costs.price == pytest.approx(0.1 * mean)
+    assert 0.2 < costs.price < 0.4
+    before = costs.price
+    costs.note(9, 1000.0, 4, 5, 0.0)  # held up by something else
+    assert before < costs.price < 1
+    costs = Costs()
+    for tokens in (1, 2, 3):
+        costs.note(tokens, 1.0, 1, tokens - 1, 0.5)
+    assert costs.price == pytest.approx((1.5 / 3) * 3 / 4.5, rel=0.05)
+
+
+def test_guesses_that_pay():
+    """The surer a request's guesses and the cheaper they are, the more; one that pays not waits."""
+    sure, unsure = Chance(), Chance()
+    for _ in range(9):
+        sure.note(8, 8)
+        unsure.note(8, 0)
+    assert [sure.count(price, 10) for price in (0.0, 0.01, 0.5, 0.95, 1.0)] == [10, 10, 10, 6, 0]
+    assert [unsure.count(price, 10) for price in (0.01, 0.1, 0.9)] == [2, 1, 0]
+    unsure.note(1, 0)
+    counts = [unsure.count(0.9, 10) for _ in range(PAUSE + 2)]
+    assert counts == [0] * PAUSE + [1, 1]
+    unsure.note(1, 0)
+    assert unsure.count(0.9, 10) == 0
+
+
+def test_off_where_it_loses(model, plain, monkeypatch):
+    """Where a guess costs more than a token, none is verified but one after a while."""
+    monkeypatch.setattr(Costs, "price", 1.2)
+    found, stats, _ = run(model, PARAMS[0], speculation=LOOKUP)
+
+    assert plain[0] == outputs(found)
+    assert stats.drafted_tokens <= 3
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"min_match": 0}, {"max_tokens": "4"}])

@@ -27,7 +27,6 @@ from octavo.engine.speculation import (
     PromptLookup,
     Speculation,
     accepted,
-    count_accepted,
     sample_accepted,
 )
 from octavo.errors import OctavoError, uncopied
@@ -165,7 +164,7 @@ class EngineCore:
 
     def _next_turn(self) -> Turn[Request] | None:
         try:
-            return self.scheduler.schedule(self._speculation.guess(self.scheduler.running))
+            return self.scheduler.schedule(self._speculation.wanted(self.scheduler.running))
         except OctavoError:
             self.torn = False  # it has changed nothing
             raise
@@ -188,7 +187,7 @@ class EngineCore:
             found = sample_accepted(logits, drafts, wanting)
             tokens, kept = accepted(step, found[: len(rows)])
             self.cache.commit(step, tokens, kept=kept)
-            self._count(**count_accepted(wanting, drafts, found))
+            self._count(**self._speculation.note(step, wanting, drafts, found))
         except BaseException:
             self._abort(step)
             raise
