@@ -29,7 +29,7 @@ from octavo.model.layers import Compressed
 from octavo.model.lifetimes import Chunked, Lifetime, Rows, Window
 from octavo.planner.pools import GroupPlan, PoolPlan
 from octavo.scheduling import Scheduler
-from octavo.simulation import routers, settings
+from octavo.simulation import routers, settings, times
 from octavo.simulation.fields import Entry
 from octavo.simulation.lines import JsonLines
 from octavo.simulation.pools import Pool
@@ -136,7 +136,7 @@ def _values():
     yield from (StepRows(step, page_size=4), index.LatentGeometry(80, 16, 64, 64, 16))
     yield from (Parameters(window=4), SamplingParams(temperature=0.5))
     yield from (PromptLookup(), NGrams(2))
-    yield from (settings.Setting(plan), settings.TimeModel(), Pool(pages=9), Job(request))
+    yield from (settings.Setting(plan), times.TimeModel(), Pool(pages=9), Job(request))
     yield from (request, Trace("t", "log", [request]), AnswerTokens([request]), Timeline(1.0))
     yield from (
         Tally(served=3),

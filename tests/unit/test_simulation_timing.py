@@ -5,9 +5,21 @@ from dataclasses import replace
 import pytest
 
 from octavo import Attention, Cache, Plan, PlanError, State
-from octavo.simulation import Setting, TimeModel, Trace, TraceRequest, generate, replay, serve
+from octavo.simulation import (
+    MeasuredStep,
+    Setting,
+    StepWork,
+    TimeModel,
+    Trace,
+    TraceRequest,
+    fit,
+    generate,
+    replay,
+    serve,
+)
 from octavo.simulation.requests import AnswerTokens, Job
 from octavo.simulation.server import Server
+from octavo.simulation.times import FASTEST
 
 MODEL = TimeModel(step_seconds=0.01, prefill_rate=10_000, decode_rate=1_000)
 ROUTERS = ["round-robin", "least-loaded", "prefix"]
@@ -224,3 +236,51 @@ def test_progress_is_told_by_what_has_ended():
     serve(trace, _setting(4), MODEL, lambda done, total: told.append((done, total)))
 
     assert [(done, 11) for done in range(1, 12)] == told
+
+
+def test_the_work_of_a_step():
+    """Tokens, and the positions they attend to, of prompts and of rows that decode."""
+    cache = Cache(Plan.from_pages(40, 4))
+    rows = [cache.admit(range(10)), cache.admit(range(20, 27))]
+    cache.commit(cache.extend(rows, [4, 6]))
+    step = cache.extend(rows, [6, 1])
+
+    assert StepWork(6, 1, 5 + 6 + 7 + 8 + 9 + 10, 7) == StepWork.of(step)
+
+
+RIGHT = replace(
+    MODEL, prefill_rate=500.0, decode_rate=200.0, prefill_context_rate=1e6, decode_context_rate=1e5
+)
+WORK = [StepWork(n, 0, n * n, 0) for n in (8, 64, 500)]
+WORK += [StepWork(0, n, 0, 100 * n * n) for n in (1, 2, 9)] + [StepWork(0, 9, 0, 9)]
+
+
+def test_a_model_of_time_is_found_again():
+    """From steps that take exactly so long; limits stay."""
+    limits = TimeModel(max_sequences=3, max_step_tokens=5, preemption=False)
+    found = fit([MeasuredStep(work, RIGHT.seconds(work)) for work in WORK], limits)
+
+    rates = ("prefill_rate", "decode_rate", "prefill_context_rate", "decode_context_rate")
+    for name in ("step_seconds", *rates):
+        assert getattr(RIGHT, name) == pytest.approx(getattr(found.model, name), rel=1e-6)
+    assert (3, 5, False) == (
+        found.model.max_sequences,
+        found.model.max_step_tokens,
+        found.model.preemption,
+    )
+    assert found.worst_error < 1e-9
+    assert len(WORK) == found.steps == found.to_dict()["steps"]
+
+
+def test_nothing_takes_less_than_no_time():
+    """What would cost less than nothing costs nothing, and the rest is fitted without it."""
+    steps = [
+        MeasuredStep(StepWork(n, 0, n * n, 0), 1 + n / 100 - n * n / 1e5) for n in range(1, 90)
+    ]
+    found = fit(steps, TimeModel())
+
+    assert FASTEST == found.model.prefill_context_rate == found.model.decode_rate
+    assert found.worst_error < 0.1
+    for wrong in ([], [MeasuredStep(WORK[0], 0.0)]):
+        with pytest.raises(PlanError, match="steps"):
+            fit(wrong, TimeModel())

@@ -35,6 +35,11 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Read the trace, run every setting, show what came out."""
     simulate_options.settle(options)
+    if options.calibrate is not None:
+        found = _calibrated(options)
+        if options.trace is None:
+            _show_calibrated(options, found)
+            return
     sweep, values = _sweep(options)
     _require_size(options)
     _require_outputs(options)
@@ -44,10 +49,35 @@ def run(options: argparse.Namespace) -> None:
     _show(options, outcome)
 
 
+def _calibrated(options: argparse.Namespace) -> simulation.Fit:
+    """Measure the model, and take what was found for the options of time that follow."""
+    from octavo.cli.calibrate import calibrate, lines
+
+    with ProgressBar("calibrate", unit="kinds of steps") as bar:
+        found = calibrate(options, _time_model(options), bar)
+    simulate_options.take(options, found.model)
+    for line in lines(options.calibrate, options.dtype, found) if options.trace else ():
+        show(line, sys.stderr)
+    return found
+
+
+def _show_calibrated(options: argparse.Namespace, found: simulation.Fit) -> None:
+    from octavo.cli.calibrate import lines
+
+    if options.json:
+        print(
+            json.dumps(
+                {"model": options.calibrate, "dtype": options.dtype, **found.to_dict()}, indent=2
+            )
+        )
+    else:
+        show("\n".join(lines(options.calibrate, options.dtype, found)))
+
+
 def _outcome(
     options: argparse.Namespace, sweep: Any, values: Sequence[str], bar: ProgressBar
 ) -> simulation.Outcome:
-    model = _time_model(options)
+    model = _time_model(options) if options.timing else None
     trace = _trace(options, bar)
     bar("sizing the pool")
     made = list(_settings(options, trace, sweep, values))
@@ -110,15 +140,15 @@ def _require_outputs(options: argparse.Namespace) -> None:
         raise arguments.CommandError(arguments.not_installed("matplotlib", "simulate"))
 
 
-def _time_model(options: argparse.Namespace) -> simulation.TimeModel | None:
-    if not options.timing:
-        return None
+def _time_model(options: argparse.Namespace) -> simulation.TimeModel:
     if options.max_seqs > options.max_step_tokens:
         raise arguments.UsageError("--max-seqs is above --max-step-tokens; every row takes a token")
     return simulation.TimeModel(
         step_seconds=options.step_ms / 1000,
         prefill_rate=options.prefill_rate,
         decode_rate=options.decode_rate,
+        prefill_context_rate=options.prefill_context_rate,
+        decode_context_rate=options.decode_context_rate,
         max_step_tokens=options.max_step_tokens,
         max_sequences=options.max_seqs,
         preemption=not options.no_preemption,

@@ -1,7 +1,7 @@
 """The options of ``octavo simulate``, group by group."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,13 @@ def _add_time(group: Any) -> None:
         help="simulate arrivals, batching, answers and preemption with the model of time below",
     )
     group.add_argument(
+        "--calibrate",
+        metavar="MODEL",
+        help="run this model (a name to pull, a Hugging Face folder or a GGUF file) in octavo's "
+        "engine for a minute and take the times below from that, printing them; implies --timing, "
+        "and without TRACE prints them alone",
+    )
+    group.add_argument(
         "--step-ms",
         type=_number(0, 1e6),
         metavar="MS",
@@ -166,6 +173,14 @@ def _add_time(group: Any) -> None:
             type=_number(1e-3, 1e12),
             metavar="N",
             help=f"{help_text} (default: {getattr(_MODEL, f'{name}_rate'):g})",
+        )
+    for name, tokens in (("prefill", "prompt tokens"), ("decode", "decoded tokens")):
+        group.add_argument(
+            f"--{name}-context-rate",
+            type=_number(1e-3, 1e12),
+            metavar="N",
+            help=f"positions that {tokens} attend to per second beyond that (default: attending "
+            "takes no time)",
         )
     group.add_argument(
         "--max-step-tokens",
@@ -248,6 +263,8 @@ _DEFAULTS = {
     "step_ms": 1000 * _MODEL.step_seconds,
     "prefill_rate": _MODEL.prefill_rate,
     "decode_rate": _MODEL.decode_rate,
+    "prefill_context_rate": _MODEL.prefill_context_rate,
+    "decode_context_rate": _MODEL.decode_context_rate,
     "max_step_tokens": _MODEL.max_step_tokens,
     "max_seqs": _MODEL.max_sequences,
     "watermark": _MODEL.watermark,
@@ -257,7 +274,18 @@ _DEFAULTS = {
 }
 _OF_A_MODEL = ("gpu", "dtype", "scales", "tp", "utilization", "weights", "activations")
 _OF_MEMORY = ("utilization", "weights", "activations")
-_OF_TIME = ("step_ms", "prefill_rate", "decode_rate", "max_seqs", "watermark", "no_preemption")
+_OF_A_TRACE = (
+    *("config", "memory", "gpu", "pages", "max_len", "sweep", "router", "requests", "rate", "seed"),
+    *("block_size", "time_unit", "html", "png", "watermark", "no_preemption"),
+)
+_MEASURED = (
+    "step_ms",
+    "prefill_rate",
+    "decode_rate",
+    "prefill_context_rate",
+    "decode_context_rate",
+)
+_OF_TIME = (*_MEASURED, "max_seqs", "watermark", "no_preemption")
 
 
 def settle(options: argparse.Namespace) -> None:
@@ -268,10 +296,12 @@ def settle(options: argparse.Namespace) -> None:
     """
     if options.trace is None and options.sweep and _is_trace(options.sweep[-1]):
         options.trace = options.sweep.pop()  # it stood behind the values
-    if options.trace is None or options.sweep == []:
+    if options.calibrate is not None:
+        _settle_calibration(options)
+    if options.sweep == [] or (options.trace is None and options.calibrate is None):
         raise arguments.UsageError("the following arguments are required: TRACE")
     generated = options.trace in simulation.WORKLOADS
-    if not generated:
+    if not generated and options.trace is not None:
         _refuse(options, ("rate", "seed"), "it is for generated workloads, and TRACE is a file")
     if generated:
         names = ("block_size", "time_unit")
@@ -285,8 +315,18 @@ def settle(options: argparse.Namespace) -> None:
         count, name = options.gpu
         options.memory, options.tp = find_gpu(name).memory, arguments.ranks(count, options.tp)
     for name, value in _DEFAULTS.items():
-        if getattr(options, name) is None:
+        if getattr(options, name) is None and not (name == "dtype" and options.calibrate):
             setattr(options, name, value)
+
+
+def _settle_calibration(options: argparse.Namespace) -> None:
+    """The model that is measured is the one whose pool is simulated, if no other is named."""
+    _refuse(options, _MEASURED, "--calibrate measures it")
+    if options.trace is None:
+        _refuse(options, _OF_A_TRACE, "there is no TRACE")
+    elif options.config is None and not options.calibrate.endswith(".gguf"):
+        options.config = options.calibrate
+    options.timing = True
 
 
 def _refuse_idle(options: argparse.Namespace) -> None:
@@ -300,12 +340,20 @@ def _refuse_idle(options: argparse.Namespace) -> None:
     if options.no_preemption:
         _refuse(options, ("watermark",), "with --no-preemption there is room for all")
     if options.config is None:
-        _refuse(options, _OF_A_MODEL, "it needs --config")
+        names = _OF_A_MODEL if options.calibrate is None else set(_OF_A_MODEL) - {"dtype"}
+        _refuse(options, names, "it needs --config")
     if options.pages is not None and options.sweep is None:
         _refuse(options, _OF_MEMORY, "the pool is given in --pages")
 
 
-def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:
+def take(options: argparse.Namespace, model: simulation.TimeModel) -> None:
+    """Let the times of a model be those that were given."""
+    options.step_ms = 1000 * model.step_seconds
+    for name in _MEASURED[1:]:
+        setattr(options, name, getattr(model, name))
+
+
+def _refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
     for name in names:
         if getattr(options, name) is not None:
             option = name.replace("_", "-")

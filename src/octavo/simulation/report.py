@@ -8,8 +8,9 @@ import numpy as np
 
 from octavo.simulation.pools import TooSmall
 from octavo.simulation.requests import Job, Trace
-from octavo.simulation.settings import Setting, TimeModel
+from octavo.simulation.settings import Setting
 from octavo.simulation.tally import Tally, share, total
+from octavo.simulation.times import TimeModel
 
 PERCENTILES = (50, 90, 95, 99)
 

@@ -17,8 +17,9 @@ from octavo.scheduling import Scheduler, Turn
 from octavo.simulation.report import Run
 from octavo.simulation.requests import AnswerTokens, Job, Trace
 from octavo.simulation.routers import find_router
-from octavo.simulation.settings import Progress, Setting, TimeModel
+from octavo.simulation.settings import Progress, Setting
 from octavo.simulation.tally import Tally, Timeline
+from octavo.simulation.times import StepWork, TimeModel
 
 _SPAN = 2.0**-7  # seconds: a span of the timeline of a short run
 
@@ -107,12 +108,11 @@ class Server:
 
     def _count(self, step: Step) -> None:
         """Let the time of a step pass, and count what it did."""
-        tally, alone = self.tally, step.counts == 1
-        decoded, computed = int(np.count_nonzero(alone)), step.input_ids.size
-        seconds = self._model.seconds(computed - decoded, decoded)
+        tally = self.tally
+        seconds = self._model.seconds(StepWork.of(step))
         self.now += seconds
         tally.busy += seconds
-        tally.computed_tokens += computed
+        tally.computed_tokens += step.input_ids.size
         tally.output_tokens += int(np.count_nonzero(step.wants_token))
         stats, scheduler = self.cache.stats(), self._scheduler
         tally.note(stats)

@@ -7,7 +7,8 @@ from octavo.planner.figures import amount, counted
 from octavo.simulation.pools import TooSmall
 from octavo.simulation.report import Outcome, Run
 from octavo.simulation.requests import BLOCK, Trace
-from octavo.simulation.settings import Setting, TimeModel
+from octavo.simulation.settings import Setting
+from octavo.simulation.times import FASTEST, TimeModel
 
 Facts = list[tuple[str, str]]
 
@@ -39,10 +40,16 @@ def about(model: TimeModel | None) -> str:
     """The way it was replayed, in one sentence."""
     if model is None:
         return "Serial replay: one request at a time, answers left out, no time."
+    contexts = (
+        ("prompts", model.prefill_context_rate),
+        ("decoding rows", model.decode_context_rate),
+    )
+    tokens, requests = counted(model.max_step_tokens, "token"), model.max_sequences
     return (
-        f"A step takes {1000 * model.step_seconds:g} ms + prompt tokens / {model.prefill_rate:,g} "
-        f"+ decoding rows / {model.decode_rate:,g} seconds, with at most "
-        f"{counted(model.max_step_tokens, 'token')} and {counted(model.max_sequences, 'request')}"
+        f"A step takes {1000 * model.step_seconds:.6g} ms + prompt tokens / "
+        f"{model.prefill_rate:,.6g} + decoding rows / {model.decode_rate:,.6g}"
+        + "".join(f" + context of {n} / {rate:,.6g}" for n, rate in contexts if rate < FASTEST)
+        + f" seconds, with at most {tokens} and {counted(requests, 'request')}"
         + ("." if model.preemption else ", none of which is preempted.")
     )
 
