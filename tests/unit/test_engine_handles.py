@@ -233,6 +233,85 @@ def test_a_model_that_raises_in_the_loop_ends_its_step(served, model, alone, mon
     assert conserved(served)
 
 
+@pytest.mark.parametrize("bad", [[0], [2], [0, 3], [1, 2, 3, 4], [0, 1, 2, 3, 4]])
+def test_a_model_that_raises_for_some_ends_those_alone(engine, model, monkeypatch, bad):
+    """Each for whom it raises ends with the error; the others get the tokens they get alone."""
+    run = model.forward
+
+    def choke(*args, input_ids, **options):
+        if (input_ids == 60).any():
+            raise ValueError("what a token")
+        return run(*args, input_ids=input_ids, **options)
+
+    prompts = [[7 + at, 9, 60 if at in bad else 8] for at in range(5)]
+    params = SamplingParams(max_tokens=4, logit_bias={60: -100.0})
+    expected = [engine.generate([prompt], params)[0].token_ids for prompt in prompts]
+    monkeypatch.setattr(model, "forward", choke)
+    requests = [engine.submit(prompt, params) for prompt in prompts]
+    engine.start()
+    for at, request in enumerate(requests):
+        if at in bad:
+            with pytest.raises(ValueError, match="what a token"):
+                request.result(60)
+        else:
+            assert expected[at] == request.result(60).token_ids
+    engine.stop()
+    assert conserved(engine)
+
+
+def test_deadlines(engine, alone):
+    """What is late ends with the tokens so far, all its samples too; others go on."""
+    late = engine.submit(PROMPTS[0], LONG, deadline=1e-9)
+    samples = engine.submit(PROMPTS[1], SAMPLED, deadline=-1.0).samples
+    other = engine.submit(PROMPTS[1], GREEDY, deadline=1e6)
+
+    assert alone[1] == other.result().token_ids
+    assert ["deadline"] * 4 == [each.result().finish_reason for each in (late, *samples)]
+    assert conserved(engine)
+
+
+def test_priorities(model, alone):
+    """A request of higher priority runs before those that came earlier."""
+    with Engine(model, plan_for(model), max_sequences=1) as engine:
+        first, second = engine.submit(PROMPTS[0], GREEDY), engine.submit(PROMPTS[1], GREEDY)
+        urgent = engine.submit(PROMPTS[2], GREEDY, priority=1)
+        urgent.result()
+
+        assert not first.done
+        assert not second.done
+        engine.run()
+        assert alone == [first.output, second.output, urgent.output]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"priority": 2**31}, octavo.LengthError),
+        ({"priority": "high"}, octavo.LengthError),
+        ({"deadline": "soon"}, octavo.PlanError),
+        ({"deadline": float("nan")}, octavo.PlanError),
+    ],
+)
+def test_refuses_priorities_and_deadlines(engine, options, error):
+    """Each by its name, when it is submitted."""
+    with pytest.raises(error, match=next(iter(options))):
+        engine.submit(PROMPTS[0], GREEDY, **options)
+    assert not engine.step()
+
+
+def test_a_first_sample_that_fails(engine, monkeypatch):
+    """Where the first one's sampler raises, the others compute the prompt for themselves."""
+    expected = [each.token_ids for each in alone_each(engine, SAMPLED, PROMPTS[1])]
+    request = engine.submit(PROMPTS[1], SAMPLED)
+    monkeypatch.setattr(request.sampler, "draw", lambda chances: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.run()
+    engine.run()
+
+    assert [[], *expected[1:]] == [each.output for each in request.samples]
+    assert conserved(engine)
+
+
 def test_a_dead_loop_raises_in_every_handle(served, alone, monkeypatch):
     """What kills the thread ends all requests, is told to later callers, and can be overcome."""
     with monkeypatch.context() as patch:

@@ -4,6 +4,7 @@ The one place that touches scheduler, cache, storage and model. Knows no threads
 is the only one.
 """
 
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import compress
@@ -29,7 +30,7 @@ from octavo.engine.speculation import (
     accepted,
     sample_accepted,
 )
-from octavo.errors import OctavoError, uncopied
+from octavo.errors import OctavoError, OutOfPages, uncopied
 from octavo.planner.request import Plan
 from octavo.scheduling import Scheduler, Turn
 
@@ -131,13 +132,15 @@ class EngineCore:
         """Schedule, run the model, sample, commit, tell.
 
         Args:
-            outlasts: whether a model that raises ends the requests of its step; else it raises
-                here, and everything is as it was before.
+            outlasts: whether a model that raises ends those requests for whom it does; else it
+                raises here, and everything is as it was before.
 
         Returns:
             The first error of a request, when all others have their tokens.
         """
         self.inbox.read()
+        for request in self.scheduler.expire(time.monotonic()):
+            self.end(request, "deadline")
         turn = self._next_turn()
         if turn is None:
             return None
@@ -148,15 +151,37 @@ class EngineCore:
         except Exception as error:
             if self.torn or not outlasts:
                 raise
-            for request in turn.requests:
-                self.end(request, "cancelled", error)
+            self._find_whom(turn, error)
             return None
-        told = [len(request.output) for request in wanting]
-        self._book(turn.step, wanting, found)
-        self._erase()
-        self._tell(wanting, told)
+        self._tell(wanting, self._book(turn.step, wanting, found))
         self.inbox.read()
         return next((r.error for r in wanting if r.error is not None), None)
+
+    def _find_whom(self, turn: Turn[Request], error: Exception) -> None:
+        """End the requests of a turn for whom the model raises; the others have their tokens.
+
+        Half of the turn is tried, and the other half, down to one request. Cost: for each such
+        request two forward passes per halving; where it raises for all, two per request.
+        """
+        if len(turn.requests) == 1:
+            self.end(turn.requests[0], "cancelled", error)
+            return
+        middle = len(turn.requests) // 2
+        for half in (turn.requests[:middle], turn.requests[middle:]):
+            try:
+                part = self.scheduler.part(turn, half)
+            except OutOfPages:
+                continue  # forks of the first half took the room: the next turn has all others
+            if part is None:
+                continue
+            try:
+                wanting, found = self._compute(part)
+            except Exception as again:
+                if self.torn:
+                    raise
+                self._find_whom(part, again)
+            else:
+                self._tell(wanting, self._book(part.step, wanting, found))
 
     def serve(self) -> None:
         """A step of a loop that nobody watches: errors are left to the requests' handles."""
@@ -202,15 +227,15 @@ class EngineCore:
         for at in range(rows, len(wanting)):
             sample, choices = wanting[at], found[at]
             first = sample.samples[0]
-            if isinstance(found[wanting.index(first)], Exception):
-                self.scheduler.add(sample)
-                continue
+            fails = isinstance(found[wanting.index(first)], Exception)
             token = choices[0].token if isinstance(choices, list) else 0
-            if self.scheduler.fork(first, sample, token):
+            if not fails and self.scheduler.fork(first, sample, token):
                 sample.note_cached()
                 left.append(at)
-            else:
-                sample.sampler = self.samplers.make(sample.params)
+                continue
+            sample.sampler = self.samplers.make(sample.params)
+            if fails:  # it ends, and nothing forks off it
+                self._queue(sample)
         return [wanting[at] for at in left], [found[at] for at in left]
 
     def _abort(self, step: Step) -> None:
@@ -220,28 +245,34 @@ class EngineCore:
         except OctavoError:
             return  # interrupted after the commit had closed the step, or in its middle
 
-    def _book(self, step: Step, wanting: list[Request], found: Found) -> None:
-        """Give each request its tokens, before any listener is called."""
-        generated = 0
+    def _book(self, step: Step, wanting: list[Request], found: Found) -> list[int]:
+        """Give each request its tokens, before any listener is called.
+
+        Returns:
+            How many tokens each had before.
+        """
+        known = [len(request.output) for request in wanting]
         for request, choices in zip(wanting, found, strict=True):
-            reason, before = None, len(request.output)
+            reason = None
             if isinstance(choices, list):
                 reason = self._alone(request, partial(request.take, choices))
             else:
                 request.error = choices
-            generated += len(request.output) - before
             if request.error is not None or reason is not None:
                 self._finish(request, "cancelled" if request.error is not None else reason)
-        self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=generated)
+        tokens = sum(len(request.output) for request in wanting) - sum(known)
+        self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=tokens)
+        self._erase()
+        return known
 
-    def _tell(self, wanting: list[Request], told: list[int]) -> None:
+    def _tell(self, wanting: list[Request], known: list[int]) -> None:
         """Call each ``on_token`` with what is new, and wake who waits.
 
         A listener that raises costs its own request and no other's token.
         """
-        for request, known in zip(wanting, told, strict=True):
+        for request, before in zip(wanting, known, strict=True):
             if request.on_token is not None and request.error is None:
-                for token in request.output[known:]:
+                for token in request.output[before:]:
                     call = partial(request.on_token, request, token)
                     self._alone(request, call, BaseException)  # lest others do not hear theirs
                     if request.error is not None:
@@ -271,9 +302,12 @@ class EngineCore:
             return
         try:
             self.conditions.prepare(request.condition)
-            self.scheduler.add(request)
+            self._queue(request)
         except Exception as error:  # noqa: BLE001, whatever an encoder raises
             self.end(request, "cancelled", error)
+
+    def _queue(self, request: Request) -> None:
+        self.scheduler.add(request, priority=request.priority, deadline=request.deadline)
 
     def end(
         self, request: Request, reason: FinishReason, error: BaseException | None = None
@@ -330,9 +364,9 @@ class EngineCore:
                 known = Prompt(ids, request.prompt.extra)
                 request.sequence = self.cache.admit(known, limit=request.limit)
                 self.cache.preempt(request.sequence)
-                self.scheduler.add(request)
+                self._queue(request)
             elif request is first or first.done or first.output:
-                self.scheduler.add(request)
+                self._queue(request)
         self._erase()
 
     def _erase(self) -> None:

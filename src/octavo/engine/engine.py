@@ -7,6 +7,7 @@ what others ask waits in its inbox.
 
 import atexit
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
 from contextlib import suppress
@@ -17,9 +18,10 @@ from typing import Any, Self, TypeVar
 from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
 from octavo.cache.prompt import Prompt
-from octavo.checks import Ints, Tokens, check_flag, check_tokens
+from octavo.checks import Tokens, check_flag, check_int, check_number
 from octavo.engine.adapters import unwrapped
 from octavo.engine.core import EngineCore, EngineStats
+from octavo.engine.limits import check_limit, check_prompt
 from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Claim, Loop, guard_of
 from octavo.engine.progress import wait_for_all
@@ -28,10 +30,8 @@ from octavo.engine.sampling import SamplingParams
 from octavo.engine.speculation import PromptLookup
 from octavo.engine.texts import stops_of
 from octavo.errors import (
-    CapacityError,
     LengthError,
     LoopDied,
-    NeverFits,
     PlanError,
     SamplingError,
     StepError,
@@ -39,7 +39,6 @@ from octavo.errors import (
     UnsupportedModel,
     uncopied,
 )
-from octavo.planner import pools
 from octavo.planner.request import Plan
 from octavo.scheduling import WATERMARK
 from octavo.storage import Storage
@@ -166,6 +165,8 @@ class Engine:
         *,
         adapter: str | None = None,
         inputs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
         on_token: OnToken | None = None,
     ) -> Request:
         """Queue a prompt; nothing is run but what encodes its media. Any thread may call it.
@@ -181,6 +182,10 @@ class Engine:
             adapter: name of a LoRA adapter loaded into the model; None: the model without any.
             inputs: what the model's processor returned for a prompt with pictures or other media,
                 tensors of one row; they are kept until the request is done.
+            priority: higher ones go first, but for requests that came long before them: see
+                `octavo.scheduling.order`.
+            deadline: seconds from now; what is not done by then ends before the next step, with
+                the tokens so far. None: none.
             on_token: called as ``on_token(request, token)`` after the step that made the token, in
                 the thread that made the step; of several samples with each as its ``request``.
 
@@ -188,7 +193,8 @@ class Engine:
             The handle on it; with max_tokens 0 it is done at once.
 
         Raises:
-            LengthError: an empty prompt. TokenError: no token id of this model.
+            LengthError: an empty prompt, or the priority is no int of 32 bits.
+            PlanError: the deadline is no number. TokenError: no token id of this model.
             IdentityError: no adapter of that name is loaded, or ``inputs`` do not fit the prompt.
             UnsupportedModel: the adapter is no plain LoRA or is merged, or the model has no media.
             CapacityError: the prompt leaves no room in the model's context, or the request is
@@ -208,15 +214,19 @@ class Engine:
             raise SamplingError("params", params, "it must be SamplingParams or None")
         if on_token is not None and not callable(on_token):
             raise SamplingError("on_token", on_token, "it must be callable or None")
-        ids = self._check_prompt(tokens)
+        check_int("priority", priority, -(2**31) + 1, 2**31 - 1)
+        due = None if deadline is None else time.monotonic() + check_number("deadline", deadline)
+        ids = check_prompt(tokens, self._core.vocabulary)
         condition = self._core.conditions.read(ids, adapter, inputs)
         prompt = Prompt(ids, condition.extra)
-        limit = self._check_limit(len(prompt), params.max_tokens)
+        limit = check_limit(self.cache, len(prompt), params.max_tokens)
         samples = tuple(
             Request(
                 prompt,
                 each,
                 condition=condition,
+                priority=priority,
+                deadline=due,
                 limit=limit,
                 sampler=self._core.samplers.make(each),
                 stops=stops_of(params, self._tokenizer),
@@ -327,8 +337,8 @@ class Engine:
         """Let a thread of its own step the engine, until `stop` or `close`.
 
         Any thread and any event loop may then submit, cancel and wait; none but the new one touches
-        cache and model. A model that raises ends the requests of its step, each with that error,
-        and the others go on. Where the thread itself dies, every request ends with LoopDied.
+        cache and model. A model that raises ends the requests for whom it does, each with that
+        error, and the others go on. Where the thread itself dies, every request ends with LoopDied.
 
         The thread ends with the interpreter, after the step under way.
 
@@ -466,29 +476,3 @@ class Engine:
             raise StepError(f"the engine belongs to process {self._process}; make another one")
         if self._death is not None:
             raise self._death
-
-    def _check_prompt(self, tokens: Tokens) -> Ints:
-        """A copy of the prompt as int32."""
-        ids = check_tokens(tokens).copy()
-        if not ids.size:
-            raise LengthError("len(tokens)", 0, 1, None, "a prompt has at least one token")
-        if int(ids.max()) >= self._core.vocabulary:
-            index = int((ids >= self._core.vocabulary).argmax())
-            raise TokenError(index, int(ids[index]), self._core.vocabulary - 1)
-        return ids
-
-    def _check_limit(self, prompt: int, max_tokens: int) -> int:
-        """Most tokens of a request: what it asks for, within the model's context."""
-        spec, wanted = self.cache.plan.spec, prompt + max_tokens
-        limit = wanted
-        if spec is not None and spec.max_length is not None:
-            limit = min(wanted, spec.max_length)
-        if limit <= prompt and max_tokens:
-            why = "the model's context must hold the prompt and one token"
-            raise CapacityError("len(tokens)", prompt, limit - 1, why)
-        need, plan = pools.pages(self.cache.plan, limit), self.cache.plan
-        if need > plan.usable_pages:
-            raise NeverFits(need, plan.usable_pages, {})
-        if limit > self.cache.max_length:
-            raise CapacityError("limit", limit, self.cache.max_length, "max_length of the plan")
-        return limit

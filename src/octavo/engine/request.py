@@ -21,7 +21,7 @@ from octavo.engine.sampling import Choice, Sampler, SamplingParams, TokenLogprob
 from octavo.engine.texts import StopTexts, stops_of
 from octavo.errors import StepError, uncopied
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "deadline"]
 OnToken = Callable[["Request", int], Any]
 
 
@@ -32,7 +32,7 @@ class Completion(NamedTuple):
         token_ids: the generated tokens, a stop token included.
         finish_reason: ``stop``: a stop token or text came, or the answer has the form asked for
             and nothing can follow; ``length``: max_tokens or the model's context is reached;
-            ``cancelled``.
+            ``cancelled``; ``deadline``: it was not done in time.
         prompt_tokens: tokens of the prompt.
         cached_tokens: those of them whose KV was found in the prefix cache.
         logprobs: of each generated token, where the request asks for them; else None.
@@ -84,6 +84,8 @@ class Request:
     Attributes:
         prompt: token ids, and what their pages depend on beside them.
         condition: what it runs with beside its tokens: an adapter, media.
+        priority: higher ones go first.
+        deadline: of `time.monotonic`, when it ends if it is not done; None: never.
         params: how its tokens are chosen, and when it ends.
         limit: most tokens, prompt and generated ones together.
         output: tokens generated so far, a stop token included.
@@ -111,6 +113,8 @@ class Request:
         params: SamplingParams,
         *,
         condition: Condition,
+        priority: int,
+        deadline: float | None,
         limit: int,
         sampler: Sampler,
         stops: StopTexts | None,
@@ -119,7 +123,7 @@ class Request:
         owner: Owner,
     ) -> None:
         self.prompt, self.params, self.limit = prompt, params, limit
-        self.condition = condition
+        self.condition, self.priority, self.deadline = condition, priority, deadline
         self.output: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: FinishReason | None = None
