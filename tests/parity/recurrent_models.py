@@ -48,8 +48,27 @@ INKLING = (
     | {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8}
     | {"sliding_window_size": 9, "local_layer_ids": [0, 2], "d_rel": 4, "rel_extent": 16}
     | {"layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"]}
-    | {"mlp_layer_types": ["dense"] * 3}
 )
+LOOPS = (
+    INKLING
+    | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    | {"unpadded_vocab_size": 97, "log_scaling_n_floor": 16, "n_layers_per_attn_res_block": 1}
+    | {"loop_layer_index_start": 1, "loop_layer_index_end": 2, "loop_num_passes": 2}
+)
+INDEXED = {
+    "indexer_head_dim": 8,
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 2,
+}
+NGRAMS = {
+    "ple_layer_ids": [1],
+    "eos_token_id": 2,
+    "ple_embed_dim": 16,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 101,
+}
 
 CONFIGS = {
     "bamba": SHAPE | MAMBA2 | {"attn_layer_indices": [1]},
@@ -100,6 +119,7 @@ CONFIGS = {
     "kimi_linear": SHAPE
     | LATENT
     | {"layer_types": THREE, "linear_head_dim": 8, "linear_num_heads": 4},
+    "qwen4_exp_text": SHAPE | DIM | DELTA | MOE | INDEXED | {"hc_count": 2},
     "bailing_hybrid": SHAPE
     | LATENT
     | {"layer_types": THREE, "head_dim": 8, "n_group": 1, "topk_group": 1},
@@ -109,10 +129,15 @@ CONFIGS = {
 @cache
 def model_of(family):
     """A random model in float64 whose greedy tokens vary."""
-    config = transformers.AutoConfig.for_model(family, **CONFIGS[family])
+    return build(family, CONFIGS[family]).double()
+
+
+def build(family, shape):
+    """The same of another shape, in float32."""
+    config = transformers.AutoConfig.for_model(family, **shape)
     config._experts_implementation = "eager"  # the grouped kernel has no float64
     torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             spread = 0.3 if parameter.ndim > 1 else 0.1

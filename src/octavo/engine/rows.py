@@ -96,10 +96,12 @@ class RowCache(StateCache):
     def __init__(self, model: Any, storage: Storage) -> None:
         self._storage, plan = storage, storage.plan
         self._row, self._paged = OpenRow(plan.max_length or plan.tokens), paged_layers(plan)
-        usual = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+        assert plan.spec is not None
+        slides = DynamicCache(config=model.config.get_text_config(decoder=True)).is_sliding
+        slides += [True] * (len(plan.spec.layers) - len(slides))  # of layers that run again
         layers = [
-            token_layer(storage, self._row, self._paged.get(at), whole=not each.is_sliding)
-            for at, each in enumerate(usual)
+            token_layer(storage, self._row, self._paged.get(at), whole=not sliding)
+            for at, sliding in enumerate(slides)
         ]
         super().__init__(layers=layers)
 

@@ -247,8 +247,11 @@ def check_servable(model: Any, plan: Plan) -> None:
     if others := {type(kind).__name__ for kind in kinds if not isinstance(kind, runs)}:
         why = f"its layers keep {' and '.join(sorted(others))}, which the engine does not run yet"
         raise UnsupportedModel(spec.name, why)
-    stateful = any(isinstance(kind, State) for kind in kinds)
-    if stateful and not modules_with_states(model):
+    states = [kind for kind in kinds if isinstance(kind, State)]
+    if any(state.rows or state.buffer for state in states):
+        why = "its states hold the last rows of tokens, which the engine does not run yet"
+        raise UnsupportedModel(spec.name, why)
+    if states and not modules_with_states(model):
         why = "its layers keep states, and no module of it asks the cache for them"
         raise UnsupportedModel(spec.name, why)
     if plan.spec is None or plan.elements is None:
