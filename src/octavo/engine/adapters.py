@@ -59,6 +59,12 @@ class Adapters:
         self._logits: list[str] = []
         self._look()
 
+    @property
+    def names(self) -> list[str]:
+        """Those that are loaded now. O(adapters)."""
+        self._look()
+        return list(self._found)
+
     def identity(self, name: str) -> Adapter:
         """What keeps the pages computed with an adapter from all others: its name and content.
 

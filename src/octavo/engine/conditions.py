@@ -1,9 +1,10 @@
-"""What a request runs with beside its tokens: a LoRA adapter, media; and a step with those of all.
+"""What a request runs with beside its tokens: a LoRA adapter, media, the source of a decoder.
 
-Composes adapters and media for the engine. Knows requests by nothing else.
+Composes adapters, media and encoders for the engine, and chooses who runs a model. Knows requests
+by nothing else.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,8 +12,34 @@ from octavo.cache.identity import Adapter, Extra
 from octavo.cache.step import Step
 from octavo.checks import Ints
 from octavo.engine.adapters import Adapters
+from octavo.engine.encoders import EncoderDecoderRunner, SourcePrompt
+from octavo.engine.linears import Quantisation
 from octavo.engine.media import MediaEncoder, MediaPrompt
-from octavo.errors import UnsupportedModel, uncopied
+from octavo.engine.runner import Runner
+from octavo.errors import IdentityError, PlanError, UnsupportedModel, uncopied
+from octavo.planner.request import Plan
+
+
+def runner_of(
+    model: Any, plan: Plan, quantise: Quantisation | None
+) -> Runner | EncoderDecoderRunner:
+    """What runs a model over pages; see Runner and EncoderDecoderRunner for its errors.
+
+    Raises:
+        PlanError: an encoder-decoder is to be quantised.
+    """
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return Runner(model, plan, quantise)
+    if quantise is not None:
+        raise PlanError("quantise", quantise, "encoder-decoders run with the weights they have")
+    return EncoderDecoderRunner(model, plan)
+
+
+def vocabulary_of(model: Any) -> int:
+    """Token ids that a model's prompts may have. O(1)."""
+    decoder = model.get_decoder() if model.config.is_encoder_decoder else model
+    found = getattr(decoder, "get_input_embeddings", model.get_input_embeddings)()
+    return int(found.weight.shape[0])
 
 
 class Condition(NamedTuple):
@@ -21,16 +48,19 @@ class Condition(NamedTuple):
     Attributes:
         adapter: a LoRA adapter; None: the model without any.
         media: the media in its prompt; None: text alone.
+        source: what an encoder-decoder's encoder is given; None: it has no encoder.
     """
 
     adapter: Adapter | None = None
     media: MediaPrompt | None = None
+    source: SourcePrompt | None = None
 
     @property
     def extra(self) -> list[Extra]:
         """What its pages depend on beside its tokens."""
         media = self.media.extra if self.media else []
-        return [*media, *([self.adapter] if self.adapter else [])]
+        source = self.source.extra if self.source else []
+        return [*media, *source, *([self.adapter] if self.adapter else [])]
 
 
 class Conditions:
@@ -38,13 +68,13 @@ class Conditions:
 
     Args:
         model: a transformers model.
-        release: gives the model its own attention back until it next runs a step.
+        runner: which runs it.
     """
 
     __reduce__ = uncopied("it is a part of one engine")
 
-    def __init__(self, model: Any, release: Callable[[], None]) -> None:
-        self._model, self._release = model, release
+    def __init__(self, model: Any, runner: Runner | EncoderDecoderRunner) -> None:
+        self._model, self._runner = model, runner
         self._adapters, self._media = Adapters(model), MediaEncoder(model)
 
     def read(self, ids: Ints, adapter: str | None, inputs: Mapping[str, Any] | None) -> Condition:
@@ -56,6 +86,16 @@ class Conditions:
 
         Cost: O(bytes of inputs); an adapter's weights are read once.
         """
+        if isinstance(self._runner, EncoderDecoderRunner):
+            if self._adapters.names or adapter is not None:
+                raise UnsupportedModel("adapter", "encoder-decoders are run without adapters")
+            if inputs is None:
+                right = "it must be what the encoder is given, from the model's processor"
+                raise IdentityError("inputs", None, right)
+            return Condition(source=SourcePrompt(inputs))
+        if self._runner.by_rows and (self._adapters.names or adapter or inputs is not None):
+            why = f"is run by rows, without adapters and media: {self._runner.by_rows}"
+            raise UnsupportedModel("model", why)
         key = None if adapter is None else self._adapters.identity(adapter)
         media = None if inputs is None else self._media.prompt(ids, inputs)
         if media is not None and (path := self._adapters.outside(self._model.get_decoder())):
@@ -64,13 +104,15 @@ class Conditions:
         return Condition(key, media)
 
     def prepare(self, condition: Condition) -> None:
-        """Encode a request's media, before it first takes part in a step. Cost: their encoders.
+        """Encode a request's inputs, before it first takes part in a step. Cost: their encoders.
 
         Raises:
-            UnsupportedModel: see `MediaEncoder.encode`. Exception: whatever the encoders raise.
+            UnsupportedModel: see `MediaEncoder.encode` and `EncoderDecoderRunner.encode`.
         """
+        if condition.source is not None and isinstance(self._runner, EncoderDecoderRunner):
+            self._runner.encode(condition.source)
         if condition.media is not None:
-            self._release()
+            self._runner.close()
             self._media.encode(condition.media)
 
     @contextmanager
@@ -80,6 +122,10 @@ class Conditions:
         Raises:
             IdentityError, UnsupportedModel: see `Adapters.applied`.
         """
+        if isinstance(self._runner, EncoderDecoderRunner):
+            with self._runner.reading([each.source for each in conditions if each.source]):
+                yield
+            return
         with (
             self._adapters.applied(step, [each.adapter for each in conditions]),
             self._media.placed(step, [each.media for each in conditions]),

@@ -17,11 +17,10 @@ from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
 from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step
-from octavo.engine.conditions import Conditions
+from octavo.engine.conditions import Conditions, runner_of, vocabulary_of
 from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Inbox
 from octavo.engine.request import FinishReason, Request
-from octavo.engine.runner import Runner
 from octavo.engine.sampling import Samplers
 from octavo.engine.speculation import (
     Found,
@@ -111,9 +110,9 @@ class EngineCore:
         )
         self.scheduler, self.inbox = self._schedule(), Inbox()
         self._speculation = Speculation(speculation, plan)
-        self.runner = Runner(model, plan, quantise)
-        self.conditions = Conditions(model, self.runner.close)
-        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self.runner = runner_of(model, plan, quantise)
+        self.conditions = Conditions(model, self.runner)
+        self.vocabulary = vocabulary_of(model)
         self.samplers = Samplers(self.vocabulary, self.runner.storage.device, tokenizer)
         self.stats, self.torn = EngineStats(), False
 

@@ -17,7 +17,6 @@ from typing import Any, Self, TypeVar
 
 from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
-from octavo.cache.prompt import Prompt
 from octavo.checks import Tokens, check_flag, check_int, check_number
 from octavo.engine.adapters import unwrapped
 from octavo.engine.core import EngineCore, EngineStats
@@ -169,9 +168,9 @@ class Engine:
         deadline: float | None = None,
         on_token: OnToken | None = None,
     ) -> Request:
-        """Queue a prompt; nothing is run but what encodes its media. Any thread may call it.
+        """Queue a prompt; nothing is run but what encodes its inputs. Any thread may call it.
 
-        While a thread runs the engine, it never waits: what is found wrong later, in media or by
+        While a thread runs the engine, it never waits: what is found wrong later, in inputs or by
         the scheduler, is raised by the handle.
 
         A request ends at the latest where the model's context does.
@@ -181,7 +180,8 @@ class Engine:
             params: how to sample and when to end; None: the defaults, greedy.
             adapter: name of a LoRA adapter loaded into the model; None: the model without any.
             inputs: what the model's processor returned for a prompt with pictures or other media,
-                tensors of one row; they are kept until the request is done.
+                or for the source of an encoder-decoder, whose ``tokens`` its decoder begins with.
+                Tensors of one row, kept with the request.
             priority: higher ones go first, but for requests that came long before them: see
                 `octavo.scheduling.order`.
             deadline: seconds from now; what is not done by then ends before the next step, with
@@ -206,7 +206,7 @@ class Engine:
             StepError: the engine is closed, or belongs to the process this one was forked from.
             LoopDied: the thread that ran it died, and neither `reset` nor `start` came since.
 
-        Cost: O(len(tokens)), and the encoders of media.
+        Cost: O(len(tokens)), and the encoders of ``inputs``.
         """
         self._require_open()
         params = SamplingParams() if params is None else params
@@ -218,11 +218,10 @@ class Engine:
         due = None if deadline is None else time.monotonic() + check_number("deadline", deadline)
         ids = check_prompt(tokens, self._core.vocabulary)
         condition = self._core.conditions.read(ids, adapter, inputs)
-        prompt = Prompt(ids, condition.extra)
-        limit = check_limit(self.cache, len(prompt), params.max_tokens)
+        limit = check_limit(self.cache, ids.size, params.max_tokens)
         samples = tuple(
             Request(
-                prompt,
+                ids,
                 each,
                 condition=condition,
                 priority=priority,

@@ -69,18 +69,13 @@ class MediaPrompt:
     __reduce__ = uncopied("it is a part of one request")
 
     def __init__(self, ids: Ints, inputs: Mapping[str, Any], tokens: frozenset[int]) -> None:
-        if not isinstance(inputs, Mapping):
-            raise IdentityError("inputs", inputs, "it must be what the model's processor returns")
-        given = inputs.get("input_ids")
+        found = tensors_of(inputs)
+        given = found.get("input_ids")
         if given is not None and np.asarray(given).tolist() not in ([ids.tolist()], ids.tolist()):
             right = "they must be the prompt's; submit(inputs['input_ids'][0], inputs=inputs)"
             raise IdentityError("inputs['input_ids']", np.shape(given), right)
         self.ids = ids
-        self.tensors = {name: value for name, value in inputs.items() if name not in _IDS}
-        for name, value in self.tensors.items():
-            if not isinstance(value, torch.Tensor):
-                right = "it must be a tensor; call the processor with return_tensors='pt'"
-                raise IdentityError(f"inputs[{name!r}]", type(value).__name__, right)
+        self.tensors = {name: each for name, each in found.items() if name not in _IDS}
         self.encoded: Encoded | None = None
         runs = _runs(np.isin(ids, list(tokens)))
         if not runs:
@@ -280,17 +275,32 @@ def _digests(tensors: Mapping[str, torch.Tensor], count: int) -> list[str]:
         and tensors.keys() <= {"pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids"}
     )
     if not by_medium:
-        return [_digest(tensors)] * count
+        return [digest_of(tensors)] * count
     assert pixels is not None
     parts = torch.split(pixels, sizes)
     others = [name for name in ("image_grid_thw", "image_sizes") if name in tensors]
     return [
-        _digest({"pixel_values": part} | {name: tensors[name][at] for name in others})
+        digest_of({"pixel_values": part} | {name: tensors[name][at] for name in others})
         for at, part in enumerate(parts)
     ]
 
 
-def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+def tensors_of(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """What a processor returned, checked. O(names).
+
+    Raises:
+        IdentityError: it is no mapping of names to tensors.
+    """
+    if not isinstance(inputs, Mapping):
+        raise IdentityError("inputs", inputs, "it must be what the model's processor returns")
+    for name, value in inputs.items():
+        if not isinstance(value, torch.Tensor):
+            right = "it must be a tensor; call the processor with return_tensors='pt'"
+            raise IdentityError(f"inputs[{name!r}]", type(value).__name__, right)
+    return dict(inputs)
+
+
+def digest_of(tensors: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 of tensors with their names, shapes and types. O(bytes)."""
     digest = sha256()
     for name, tensor in sorted(tensors.items()):

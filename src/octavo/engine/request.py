@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 from octavo.cache.prompt import Prompt
@@ -82,8 +82,8 @@ class Request:
     read a request and wait for it. To stop reading does not end it; `cancel` does.
 
     Attributes:
-        prompt: token ids, and what their pages depend on beside them.
-        condition: what it runs with beside its tokens: an adapter, media.
+        prompt_token_ids: int32 ids of the prompt.
+        condition: what it runs with beside its tokens: an adapter, media, a source.
         priority: higher ones go first.
         deadline: of `time.monotonic`, when it ends if it is not done; None: never.
         params: how its tokens are chosen, and when it ends.
@@ -109,7 +109,7 @@ class Request:
 
     def __init__(
         self,
-        prompt: Prompt,
+        prompt_token_ids: Ints,
         params: SamplingParams,
         *,
         condition: Condition,
@@ -122,7 +122,7 @@ class Request:
         on_token: OnToken | None,
         owner: Owner,
     ) -> None:
-        self.prompt, self.params, self.limit = prompt, params, limit
+        self.prompt_token_ids, self.params, self.limit = prompt_token_ids, params, limit
         self.condition, self.priority, self.deadline = condition, priority, deadline
         self.output: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
@@ -143,15 +143,15 @@ class Request:
 
     # -- for its holder ------------------------------------------------------------------------
 
-    @property
-    def prompt_token_ids(self) -> Ints:
-        """The prompt's ids, int32; read-only."""
-        return self.prompt.tokens
+    @cached_property
+    def prompt(self) -> Prompt:
+        """The prompt's ids, and what their pages depend on beside them, once that is encoded."""
+        return Prompt(self.prompt_token_ids, self.condition.extra)
 
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
-        return len(self.prompt)
+        return self.prompt_token_ids.size
 
     @property
     def done(self) -> bool:

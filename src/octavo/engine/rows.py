@@ -5,11 +5,12 @@ own code, under its own masks, to keys and values that are gathered from the row
 passes and layers; no requests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from transformers import DynamicCache
 
 from octavo.cache.step import GroupView, Step
@@ -22,37 +23,48 @@ from octavo.storage import Storage
 
 
 def rows_of(step: Step) -> Iterator[Step]:
-    """The rows of a step that have new tokens, each as a step of its own; open while it is. O(T).
+    """The rows of a step that have new tokens, each as a step of its own, as of `part_of`. O(T)."""
+    for row in np.flatnonzero(step.counts).tolist():
+        yield part_of(step, [row])
+
+
+def part_of(step: Step, rows: Sequence[int]) -> Step:
+    """Some rows of a step as a step of its own; open while it is. O(their tokens).
 
     What moves pages is left out: that is the whole step's.
     """
-    for row in np.flatnonzero(step.counts).tolist():
-        one, tokens = slice(row, row + 1), slice(*step.query_start[row : row + 2].tolist())
-        count = tokens.stop - tokens.start
-        yield step.replace(
-            sequences=step.sequences[one],
-            input_ids=step.input_ids[tokens],
-            positions=step.positions[tokens],
-            query_start=np.array([0, count], np.int32),
-            last=np.array([count - 1], np.int32),
-            **{name: getattr(step, name)[one] for name in _BY_ROW},
-            groups={name: _view(step.group(name), one, tokens) for name in step.group_names},
-            copies={},
-            snapshots={},
-            fresh={},
-            delta={},
-            unknown=None,
-        )
+    places, counts = places_of(step, rows), step.counts[rows]
+    ends = counts.cumsum(dtype=np.int32)
+    return step.replace(
+        sequences=[step.sequences[row] for row in rows],
+        input_ids=step.input_ids[places],
+        positions=step.positions[places],
+        query_start=np.concatenate([np.zeros(1, np.int32), ends]),
+        last=ends - np.int32(1),
+        **{name: getattr(step, name)[rows] for name in _BY_ROW},
+        groups={name: _view(step.group(name), rows, places) for name in step.group_names},
+        copies={},
+        snapshots={},
+        fresh={},
+        delta={},
+        unknown=None,
+    )
+
+
+def places_of(step: Step, rows: Sequence[int]) -> NDArray[np.int64]:
+    """Which of a step's tokens those of some rows are, int64. O(of what it returns)."""
+    start = step.query_start.tolist()
+    return np.concatenate([np.arange(start[row], start[row + 1]) for row in rows])
 
 
 _BY_ROW = ("counts", "past", "context", "wants_token", "known")
 
 
-def _view(view: Any, one: slice, tokens: slice) -> Any:
-    """A group's addresses of one row."""
+def _view(view: Any, rows: Sequence[int], places: NDArray[np.int64]) -> Any:
+    """A group's addresses of some rows."""
     if isinstance(view, GroupView):
-        return GroupView(view.slots[tokens], view.table[one], view.base[one])
-    return type(view)(*(array[one] for array in view))
+        return GroupView(view.slots[places], view.table[rows], view.base[rows])
+    return type(view)(*(array[rows] for array in view))
 
 
 @dataclass

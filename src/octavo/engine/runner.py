@@ -5,6 +5,7 @@ layers and norms, octavo keeps keys and values in its own storage and attends ov
 models can run so. Knows no requests, and decides nothing.
 """
 
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,7 +29,8 @@ from octavo.integrations.transformers.attention import (
 )
 from octavo.integrations.transformers.latents import LatentLayers
 from octavo.integrations.transformers.models import length_bound_rope, spec_of, why_by_rows
-from octavo.model.spec import Attention, Cross, Latent, Shared, State
+from octavo.model.layers import LayerKind, kinds_in
+from octavo.model.spec import Attention, Cross, Latent, ModelSpec, Shared, State
 from octavo.planner.request import Plan
 from octavo.storage import Storage
 
@@ -254,15 +256,8 @@ def check_servable(model: Any, plan: Plan) -> None:
     if states and not modules_with_states(model):
         why = "its layers keep states, and no module of it asks the cache for them"
         raise UnsupportedModel(spec.name, why)
-    if plan.spec is None or plan.elements is None:
-        raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
-    if plan.spec.layers != spec.layers:
-        raise PlanError(
-            "plan.spec", plan.spec.name, f"the model is {spec.name} and has other layers"
-        )
-    if getattr(torch, plan.elements.kv.torch_name) != model.dtype:
-        right = f"the model computes in {model.dtype}; plan with that dtype"
-        raise PlanError("dtype", plan.elements.kv.name, right)
+    check_plan(model, spec, plan)
+    assert plan.elements is not None
     if any(getattr(kind, "indexer", 0) for kind in kinds) and plan.elements.indexer.bits < 16:
         right = "an indexer's keys must be exact; plan with indexer_dtype='fp32' or 'bf16'"
         raise PlanError("indexer_dtype", plan.elements.indexer.name, right)
@@ -270,3 +265,31 @@ def check_servable(model: Any, plan: Plan) -> None:
     changes = length_bound_rope(config, plan.max_length or plan.tokens)
     if changes is not None:
         raise UnsupportedModel(spec.name, changes)
+
+
+def check_plan(model: Any, spec: ModelSpec, plan: Plan) -> None:
+    """Refuse a plan that is not for this model. O(layers).
+
+    Raises:
+        PlanError: it knows no bytes, or is for other layers or another dtype.
+    """
+    if plan.spec is None or plan.elements is None:
+        raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
+    if _kept(plan.spec) != _kept(spec):
+        raise PlanError(
+            "plan.spec", plan.spec.name, f"the model is {spec.name} and has other layers"
+        )
+    if getattr(torch, plan.elements.kv.torch_name) != model.dtype:
+        right = f"the model computes in {model.dtype}; plan with that dtype"
+        raise PlanError("dtype", plan.elements.kv.name, right)
+
+
+def _kept(spec: ModelSpec) -> list[list[LayerKind]]:
+    """What each layer keeps, of another input however long a plan is for. O(layers)."""
+    return [
+        [
+            replace(kind, length=None) if isinstance(kind, Cross) else kind
+            for kind in kinds_in(layer)
+        ]
+        for layer in spec.layers
+    ]
