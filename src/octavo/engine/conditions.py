@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from octavo.cache.identity import Adapter, Extra
+from octavo.cache.identity import Adapter, Extra, Salt
 from octavo.cache.step import Step
 from octavo.checks import Ints
 from octavo.engine.adapters import Adapters
@@ -49,18 +49,20 @@ class Condition(NamedTuple):
         adapter: a LoRA adapter; None: the model without any.
         media: the media in its prompt; None: text alone.
         source: what an encoder-decoder's encoder is given; None: it has no encoder.
+        salt: what keeps it from sharing pages with others; None: it shares them.
     """
 
     adapter: Adapter | None = None
     media: MediaPrompt | None = None
     source: SourcePrompt | None = None
+    salt: Salt | None = None
 
     @property
     def extra(self) -> list[Extra]:
         """What its pages depend on beside its tokens."""
         media = self.media.extra if self.media else []
         source = self.source.extra if self.source else []
-        return [*media, *source, *([self.adapter] if self.adapter else [])]
+        return [*media, *source, *(each for each in (self.adapter, self.salt) if each)]
 
 
 class Conditions:

@@ -22,6 +22,7 @@ from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Inbox
 from octavo.engine.request import FinishReason, Request
 from octavo.engine.sampling import Samplers
+from octavo.engine.scoring import note_scores, with_scores
 from octavo.engine.speculation import (
     Found,
     PromptLookup,
@@ -204,8 +205,10 @@ class EngineCore:
             if self._erases:
                 self.runner.storage.zero(step.fresh)
             drafts = self._speculation.write(step, turn.requests)
-            with self.conditions.applied(step, [each.condition for each in turn.requests]):
-                logits = self.runner.forward(step)
+            scored = with_scores(step, turn.requests)
+            with self.conditions.applied(scored, [each.condition for each in turn.requests]):
+                logits = self.runner.forward(scored)
+            logits = note_scores(scored, step, turn.requests, logits)
             rows = list(compress(turn.requests, step.wants_token.tolist()))
             logits, drafts, wanting = _with_forks(logits, drafts, rows)
             found = sample_accepted(logits, drafts, wanting)

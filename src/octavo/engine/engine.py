@@ -26,6 +26,7 @@ from octavo.engine.loop import Claim, Loop, guard_of
 from octavo.engine.progress import wait_for_all
 from octavo.engine.request import Completion, OnToken, Request
 from octavo.engine.sampling import SamplingParams
+from octavo.engine.scoring import own_salt
 from octavo.engine.speculation import PromptLookup
 from octavo.engine.texts import stops_of
 from octavo.errors import (
@@ -218,6 +219,7 @@ class Engine:
         due = None if deadline is None else time.monotonic() + check_number("deadline", deadline)
         ids = check_prompt(tokens, self._core.vocabulary)
         condition = self._core.conditions.read(ids, adapter, inputs)
+        condition = condition._replace(salt=own_salt(params))
         limit = check_limit(self.cache, ids.size, params.max_tokens)
         samples = tuple(
             Request(

@@ -36,6 +36,8 @@ class Completion(NamedTuple):
         prompt_tokens: tokens of the prompt.
         cached_tokens: those of them whose KV was found in the prefix cache.
         logprobs: of each generated token, where the request asks for them; else None.
+        prompt_logprobs: of each token of the prompt, where the request asks for them, of the first
+            None; else None.
         text: the answer in text, before its stop token or text (``include_stop``: with the text);
             None: the engine has no tokenizer.
     """
@@ -45,6 +47,7 @@ class Completion(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
     text: str | None = None
 
 
@@ -90,6 +93,8 @@ class Request:
         limit: most tokens, prompt and generated ones together.
         output: tokens generated so far, a stop token included.
         logprobs: of each of them, where ``params`` asks for them; else empty.
+        scores: of the prompt's tokens, of the first None, as far as they are computed, where
+            ``params`` asks for them; else None. The first of several samples has them.
         finish_reason: None while it runs; see Completion.
         stop_reason: the stop token or text that ended it; None: none did, or the form of the
             answer is complete.
@@ -126,6 +131,9 @@ class Request:
         self.condition, self.priority, self.deadline = condition, priority, deadline
         self.output: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
+        self.scores: list[TokenLogprobs | None] | None = None
+        if params.prompt_logprobs is not None:
+            self.scores = [None]
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.error: BaseException | None = None
@@ -233,8 +241,15 @@ class Request:
         """What came of it so far; a request that still runs counts as cancelled."""
         reason = self.finish_reason or "cancelled"
         logprobs = None if self.params.logprobs is None else list(self.logprobs)
+        scores = self.samples[0].scores
         return Completion(
-            list(self.output), reason, self.prompt_tokens, self.cached_tokens, logprobs, self.text
+            list(self.output),
+            reason,
+            self.prompt_tokens,
+            self.cached_tokens,
+            logprobs,
+            None if scores is None else list(scores),
+            self.text,
         )
 
     # -- waiting -------------------------------------------------------------------------------

@@ -179,20 +179,21 @@ class Runner:
 
     def _run_row(self, step: Step, cache: RowCache) -> torch.Tensor:
         """A step of one row, as generate() would run it."""
+        count = int(step.wants_token[0] + draft_counts(step)[0])
         cache.begin(step)
         cache.states = states = self._mixers.states(step)
         inputs = {
             "input_ids": self._row(step.input_ids),
             "position_ids": self._row(step.positions),
             "attention_mask": self._row(np.ones(step.context[0])),
-            "logits_to_keep": 1,
+            "logits_to_keep": max(count, 1),
         }
         given = {name: value for name, value in inputs.items() if name in self._takes}
         logits: torch.Tensor = self.model(**given, cache=cache, use_cache=True).logits
         cache.check()
         if states is not None:
             states.check()
-        return logits[0, -1:] if step.wants_token[0] else logits[0, :0]
+        return logits[0, logits.shape[1] - count :]
 
     def close(self) -> None:
         """Give the model its own attention back; `forward` takes it again."""

@@ -5,7 +5,7 @@ have, ``narrowing`` which tokens may be sampled; ``sampler`` chooses for all row
 ``logprobs`` tells how probable tokens were.
 """
 
-from octavo.engine.sampling.logprobs import TokenLogprobs
+from octavo.engine.sampling.logprobs import TokenLogprobs, logprobs_of
 from octavo.engine.sampling.params import SamplingParams
 from octavo.engine.sampling.sampler import Choice, Row, Sampler, Samplers, sample_rows
 
@@ -16,5 +16,6 @@ __all__ = [
     "Samplers",
     "SamplingParams",
     "TokenLogprobs",
+    "logprobs_of",
     "sample_rows",
 ]

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import torch
 
+_BLOCK = 2**21  # log probabilities at once: they take no memory that grows with a prompt
+
 
 class TokenLogprobs(NamedTuple):
     """How probable a token was, by the model.
@@ -32,8 +34,16 @@ def logprobs_of(
 
     Cost: O(rows * vocabulary).
     """
-    if not tokens:
-        return []
+    most, found = max(1, _BLOCK // logits.shape[-1]), list[TokenLogprobs]()
+    for start in range(0, len(tokens), most):
+        block = slice(start, start + most)
+        found += _logprobs_of_block(logits[block], tokens[block], counts[block])
+    return found
+
+
+def _logprobs_of_block(
+    logits: torch.Tensor, tokens: Sequence[int], counts: Sequence[int]
+) -> list[TokenLogprobs]:
     logs = logits.float().log_softmax(-1)
     own = logs.gather(-1, torch.tensor(tokens, device=logs.device)[:, None])[:, 0].tolist()
     top = logs.topk(min(max(counts), logs.shape[-1]))

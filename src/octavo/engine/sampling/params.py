@@ -59,6 +59,8 @@ class SamplingParams:
         grammar: the answer is of this grammar, in the syntax of Lark as llguidance takes it.
         logprobs: log probabilities of each token chosen and of this many likeliest in its place,
             by the model, before any change named here; None: none are told.
+        prompt_logprobs: the same of each token of the prompt but the first, which is computed whole
+            for it, and whose logits take 4 bytes x vocabulary x tokens of a step.
         include_stop: whether the text of an answer ends with the stop text, not before it.
         n: answers to sample; the prompt is computed once. They use ``seed``, ``seed + 1`` and on.
 
@@ -88,6 +90,7 @@ class SamplingParams:
     regex: str | None = None
     grammar: str | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     include_stop: bool = False
     n: int = 1
 
@@ -119,9 +122,12 @@ class SamplingParams:
         if self.min_tokens > self.max_tokens:
             why = f"max_tokens is {self.max_tokens}"
             raise LengthError("min_tokens", self.min_tokens, 0, self.max_tokens, why)
-        for name, low in (("top_k", 1), ("logprobs", 0)):
+        for name, low in (("top_k", 1), ("logprobs", 0), ("prompt_logprobs", 0)):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), low)
+        if self.prompt_logprobs is not None and not self.max_tokens:
+            why = "prompt_logprobs is given, and without a token nothing is computed"
+            raise LengthError("max_tokens", 0, 1, None, why)
         if self.seed is not None:
             check_int("seed", self.seed, 0, 2**63 - 1)
 
@@ -177,6 +183,7 @@ def check_vocabulary(params: SamplingParams, vocabulary: int) -> None:
     if any(token >= vocabulary for word in params.bad_words_ids for token in word):
         raise SamplingError("bad_words_ids", params.bad_words_ids, right)
     check_int("logprobs", params.logprobs or 0, 0, vocabulary)
+    check_int("prompt_logprobs", params.prompt_logprobs or 0, 0, vocabulary)
 
 
 def _check_number(

@@ -1,0 +1,84 @@
+"""How probable the tokens of prompts were, told as the steps that compute them come.
+
+A prompt's tokens are to its log probabilities what drafts are to verification: the model's logits
+are wanted at each of them. Such a prompt is computed whole, whatever the cache has of it.
+"""
+
+from collections.abc import Sequence as Items
+from itertools import count
+
+import torch
+
+from octavo.cache.identity import Salt
+from octavo.cache.step import Step
+from octavo.engine.request import Request
+from octavo.engine.runner import draft_counts
+from octavo.engine.sampling import SamplingParams, logprobs_of
+
+_numbers = count()
+
+
+def own_salt(params: SamplingParams) -> Salt | None:
+    """What keeps a prompt that is scored from sharing pages; None: it is not scored."""
+    return None if params.prompt_logprobs is None else Salt(f"scored prompt {next(_numbers)}")
+
+
+def with_scores(step: Step, requests: Items[Request]) -> Step:
+    """The step with the tokens of prompts that are to be scored as drafts; itself without any.
+
+    Cost: O(rows), and O(tokens) where there are some.
+    """
+    rows = [row for row, past in enumerate(step.past.tolist()) if _scores(requests[row], past)]
+    if not rows:
+        return step
+    known, wants = step.known.copy(), step.wants_token.copy()
+    known[rows], wants[rows] = step.past[rows] + 1, step.counts[rows] > 0
+    return step.replace(known=known, wants_token=wants)
+
+
+def note_scores(
+    scored: Step, step: Step, requests: Items[Request], logits: torch.Tensor
+) -> torch.Tensor:
+    """Tell requests how probable the tokens of their prompts are.
+
+    What a request has been told before, in a step that was aborted or lost again, stays.
+
+    Args:
+        scored: what `with_scores` made of ``step``.
+        step: whose tokens are to be sampled.
+        requests: by row.
+        logits: [k, vocabulary] of ``scored``.
+
+    Returns:
+        Those of ``step``.
+
+    Cost: O(tokens of prompts x vocabulary).
+    """
+    if scored is step:
+        return logits
+    rows, start, sampled = scored.sample.tolist(), 0, []
+    counts, wanted = 1 + draft_counts(scored), draft_counts(step) + step.wants_token
+    for row in rows:
+        mine = logits[start : start + int(counts[row])]
+        past, start = int(step.past[row]), start + int(counts[row])
+        if _scores(requests[row], past):
+            _tell(requests[row], past, mine)
+        sampled.append(mine[len(mine) - int(wanted[row]) :])
+    return torch.cat(sampled)
+
+
+def _scores(request: Request, past: int) -> bool:
+    """Whether a request that has computed ``past`` tokens is to be told of those that follow."""
+    first = request is request.samples[0]  # samples share their prompt
+    return first and request.scores is not None and past < request.prompt_tokens - 1
+
+
+def _tell(request: Request, past: int, logits: torch.Tensor) -> None:
+    """Add what the logits of the positions from ``past`` on say of the tokens that follow them."""
+    scores, most = request.scores, request.params.prompt_logprobs
+    assert scores is not None
+    assert most is not None
+    told = len(scores)
+    tokens = request.prompt_token_ids[told : past + len(logits) + 1].tolist()
+    first = told - past - 1
+    scores += logprobs_of(logits[first : first + len(tokens)], tokens, [most] * len(tokens))
