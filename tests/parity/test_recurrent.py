@@ -11,7 +11,8 @@ import torch
 from recurrent_models import CONFIGS, INKLING, LOOPS, NGRAMS, build, model_of
 
 import octavo
-from octavo.engine import Engine, SamplingParams, mixers
+from octavo.engine import Engine, PromptLookup, SamplingParams, mixers
+from octavo.engine.speculation.lookup import NGrams
 from octavo.integrations.transformers import models
 from octavo.storage import load_prefix, save_prefix
 
@@ -157,6 +158,28 @@ def test_tokens_of_several_samples(family):
     assert [each.tokens for each in references(family) for _ in range(3)] == [
         each.token_ids for each in found
     ]
+
+
+@pytest.mark.parametrize("family", SEVERAL)
+def test_tokens_with_guesses(family, monkeypatch):
+    """States of guesses that were wrong are taken back; those of right ones are gone on from."""
+    texts = [p + r.tokens for p, r in zip(prompts(), references(family), strict=True)]
+
+    def guess(ngrams, count):
+        read = ngrams._tokens
+        (text,) = (each for each in texts if each[: len(read)] == read)
+        found = [*text[len(read) :], 2, 2, 2, 2][:count]
+        return [2 if at == len(read) % 4 else token for at, token in enumerate(found)]
+
+    monkeypatch.setattr(NGrams, "guess", guess)
+    monkeypatch.setattr("octavo.engine.speculation.speculation.perf_counter", lambda: 0.0)
+    model, lookup = model_of(family), PromptLookup(max_tokens=3)
+    with Engine(model, plan_for(model), max_step_tokens=20, speculation=lookup) as engine:
+        found = engine.generate(prompts(), SamplingParams(max_tokens=NEW))
+        engine.cache.check()
+
+        assert tokens_of(references(family)) == [each.token_ids for each in found]
+        assert 0 < engine.stats.accepted_tokens < engine.stats.drafted_tokens
 
 
 @pytest.mark.parametrize("family", SEVERAL)

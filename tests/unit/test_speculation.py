@@ -8,6 +8,7 @@ import transformers
 import octavo
 from octavo import Cache, LengthError, Plan, SamplingError
 from octavo.engine import Engine, PromptLookup, SamplingParams
+from octavo.engine.speculation import rollback_for
 from octavo.engine.speculation.lookup import NGrams
 from octavo.engine.speculation.worth import PAUSE, Chance, Costs
 from octavo.scheduling import Scheduler
@@ -261,16 +262,16 @@ def test_refuses_other_ways(model):
         Engine(model, plan_for(model), speculation="lookup")
 
 
-def test_refuses_models_with_states():
-    """A state of which guesses are a part cannot be taken back."""
+def test_states_are_kept_for_each_guess():
+    """A sequence of a model with states holds one more than guesses; of others, none."""
     config = transformers.Mamba2Config(
         vocab_size=23, hidden_size=16, num_heads=4, head_dim=8, state_size=4, num_hidden_layers=1
     )
-    model = transformers.Mamba2ForCausalLM(config)
-    spec = octavo.ModelSpec.from_config(config.to_dict())
-    plan = octavo.plan(spec, "1MiB", dtype="fp32", order="head")
-    with pytest.raises(octavo.UnsupportedModel, match="keep states.*without speculation"):
-        Engine(model, plan, speculation=LOOKUP)
+    stateful = octavo.ModelSpec.from_config(config.to_dict())
+    plan = octavo.plan(stateful, "1MiB", dtype="fp32", order="head")
+
+    assert LOOKUP.max_tokens == rollback_for(LOOKUP, plan)
+    assert rollback_for(None, plan) == 0
 
 
 class Prompt:

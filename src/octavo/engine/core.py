@@ -28,6 +28,7 @@ from octavo.engine.speculation import (
     PromptLookup,
     Speculation,
     accepted,
+    rollback_for,
     sample_accepted,
 )
 from octavo.errors import OctavoError, OutOfPages, uncopied
@@ -99,7 +100,12 @@ class EngineCore:
         tokenizer: Any,
     ) -> None:
         self.cache = Cache(
-            plan, max_sequences=max_sequences, policy=policy, prefix=prefix, erase=erase
+            plan,
+            max_sequences=max_sequences,
+            policy=policy,
+            prefix=prefix,
+            erase=erase,
+            rollback=rollback_for(speculation, plan),
         )
         self._erases = erase
         self._schedule = partial(
@@ -110,7 +116,7 @@ class EngineCore:
             watermark=watermark,
         )
         self.scheduler, self.inbox = self._schedule(), Inbox()
-        self._speculation = Speculation(speculation, plan)
+        self._speculation = Speculation(speculation)
         self.runner = runner_of(model, plan, quantise)
         self.conditions = Conditions(model, self.runner)
         self.vocabulary = vocabulary_of(model)

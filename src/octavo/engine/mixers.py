@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import Cache as HostCache
 
+from octavo.arrays import NDArray
 from octavo.cache.step import Step
 from octavo.engine.own_states import Forward, asking
 from octavo.errors import UnsupportedModel, uncopied
@@ -48,7 +49,7 @@ class Rows(NamedTuple):
         length: new tokens of each.
         has_state: whether they have a state; else they start without one.
         source: pages of the states they start from.
-        targets: by tokens left, pages of the states after all but so many.
+        targets: pages of the states after all tokens, all but one, and so on for drafts.
     """
 
     places: torch.Tensor | None
@@ -104,9 +105,14 @@ class Mixers:
             if _is_ours(module.forward):
                 module.forward = module.forward.args[0]
 
-    def states(self, step: Step) -> "StepStates | None":
-        """What the modules take in a step; None: the plan has no states. O(rows)."""
-        return StepStates(self, step) if self.tensors else None
+    def states(self, step: Step, drafts: NDArray[np.int64]) -> "StepStates | None":
+        """What the modules take in a step; None: the plan has no states. O(rows).
+
+        Args:
+            step: open.
+            drafts: of each row, how many of its last tokens may be taken back.
+        """
+        return StepStates(self, step, drafts) if self.tensors else None
 
     def read(self, key: tuple[int, str], pages: PageIndex) -> torch.Tensor:
         """One tensor of a layer's states, [n, *shape], copied."""
@@ -125,11 +131,11 @@ class StepStates:
 
     __reduce__ = uncopied("it belongs to one step")
 
-    def __init__(self, mixers: Mixers, step: Step) -> None:
+    def __init__(self, mixers: Mixers, step: Step, drafts: NDArray[np.int64]) -> None:
         self.mixers, self._tokens = mixers, int(step.input_ids.size)
         (self._group,) = {tensor.group for tensor in mixers.tensors.values()}
         self._touched: set[int] = set()
-        self._rows = list(self._groups(step))
+        self._rows = list(self._groups(step, drafts))
 
     def run(self, own: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a module's own forward gives for all tokens of the step, [1, T, ...].
@@ -156,21 +162,22 @@ class StepStates:
             why = f"its layers {lacks} keep states, and did not ask the cache for them"
             raise UnsupportedModel("model", why)
 
-    def _groups(self, step: Step) -> Iterator[Rows]:
-        """Rows of equal count, those with a state apart from those without."""
+    def _groups(self, step: Step, drafts: NDArray[np.int64]) -> Iterator[Rows]:
+        """Rows of as many tokens and drafts, those with a state apart from those without."""
         storage, view = self.mixers.storage, step.group(self._group)
-        kinds = np.stack([step.counts, view.has_state], axis=1)
-        for count, has_state in np.unique(kinds[step.counts > 0], axis=0).tolist():
-            rows = np.flatnonzero((kinds == (count, has_state)).all(axis=1))
-            places = (step.query_start[rows][:, None] + np.arange(count)).ravel()
+        index = partial(storage.page_index, group=self._group)
+        kinds = np.stack([step.counts, drafts, view.has_state], axis=1)
+        for kind in np.unique(kinds[step.counts > 0], axis=0):
+            length, back, has_state = kind.tolist()
+            rows = np.flatnonzero((kinds == kind).all(axis=1))
+            places = (step.query_start[rows][:, None] + np.arange(length)).ravel()
             every = np.array_equal(places, np.arange(self._tokens))
-            index = partial(storage.page_index, group=self._group)
             yield Rows(
                 None if every else torch.from_numpy(places.astype(np.int64)).to(storage.device),
-                count,
+                length,
                 bool(has_state),
                 index(view.source[rows]),
-                [index(view.table[rows, left]) for left in range(min(count, view.table.shape[1]))],
+                [index(view.table[rows, left]) for left in range(1 + back)],
             )
 
     def _run(self, rows: Rows, own: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -162,7 +162,7 @@ class Runner:
     def _run_ragged(self, step: Step) -> torch.Tensor:
         """All rows at once, one behind the other."""
         self._writer.now = PagedPass(self.storage, step, (1, step.input_ids.size))
-        self._writer.states = states = self._mixers.states(step)
+        self._writer.states = states = self._mixers.states(step, draft_counts(step))
         wanted = torch.from_numpy(wanted_places(step)).to(self.storage.device)
         found = self.model(
             input_ids=self._row(step.input_ids),
@@ -181,7 +181,7 @@ class Runner:
         """A step of one row, as generate() would run it."""
         count = int(step.wants_token[0] + draft_counts(step)[0])
         cache.begin(step)
-        cache.states = states = self._mixers.states(step)
+        cache.states = states = self._mixers.states(step, draft_counts(step))
         inputs = {
             "input_ids": self._row(step.input_ids),
             "position_ids": self._row(step.positions),

@@ -9,7 +9,7 @@ puts them into steps, ``verification`` samples and accepts.
 """
 
 from octavo.engine.speculation.lookup import PromptLookup
-from octavo.engine.speculation.speculation import Speculation
+from octavo.engine.speculation.speculation import Speculation, rollback_for
 from octavo.engine.speculation.verification import Found, accepted, sample_accepted
 
-__all__ = ["Found", "PromptLookup", "Speculation", "accepted", "sample_accepted"]
+__all__ = ["Found", "PromptLookup", "Speculation", "accepted", "rollback_for", "sample_accepted"]

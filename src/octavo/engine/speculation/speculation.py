@@ -13,9 +13,17 @@ from octavo.engine.runner import draft_counts
 from octavo.engine.speculation.lookup import Lookup, PromptLookup
 from octavo.engine.speculation.verification import Found
 from octavo.engine.speculation.worth import Worth
-from octavo.errors import SamplingError, UnsupportedModel, uncopied
-from octavo.model.spec import State
+from octavo.errors import SamplingError, uncopied
 from octavo.planner.request import Plan
+
+
+def rollback_for(way: PromptLookup | None, plan: Plan) -> int:
+    """How many positions a cache must be able to take back where layers keep states.
+
+    A sequence then holds a state for each of them, and one more. O(layers).
+    """
+    stateful = any(group.lifetime.form == "state" for group in plan.groups.values())
+    return way.max_tokens if stateful and isinstance(way, PromptLookup) else 0
 
 
 class Guesser(Protocol):
@@ -43,22 +51,16 @@ class Speculation:
 
     Args:
         way: how tokens are guessed; None: not at all.
-        plan: the engine's.
 
     Raises:
         SamplingError: ``way`` is none of these.
-        UnsupportedModel: the model keeps states.
     """
 
     __reduce__ = uncopied("it is a part of one engine")
 
-    def __init__(self, way: PromptLookup | None, plan: Plan) -> None:
+    def __init__(self, way: PromptLookup | None) -> None:
         if way is not None and not isinstance(way, PromptLookup):
             raise SamplingError("speculation", way, "it must be a PromptLookup or None")
-        spec = plan.spec
-        if way and spec and any(isinstance(kind, State) for _, kind in spec.kinds()):
-            why = "its layers keep states, out of which rejected guesses cannot be taken"
-            raise UnsupportedModel(spec.name, f"{why}; run it without speculation")
         self._guesser: Guesser | None = None if way is None else Lookup(way)
         self._worth = Worth()
         self._began = self._drafted = 0.0
