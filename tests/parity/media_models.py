@@ -1,4 +1,4 @@
-"""Tiny random models that see pictures, and prompts as their processors would give them."""
+"""Tiny random models that see or hear, and prompts as their processors would give them."""
 
 import copy
 
@@ -317,7 +317,8 @@ FAMILIES = {
 def model_of(family):
     """A tiny random model whose greedy tokens vary."""
     fields, _ = copy.deepcopy(FAMILIES[family])
-    fields = {"image_token_id": IMAGE, "video_token_id": VIDEO} | fields
+    if family not in HEARING:
+        fields = {"image_token_id": IMAGE, "video_token_id": VIDEO} | fields
     config = getattr(transformers, f"{family}Config")(**fields)
     torch.manual_seed(5)
     name = f"{family}ForConditionalGeneration"
@@ -331,7 +332,7 @@ def model_of(family):
 
 
 def picture(family, before, after, seed=1):
-    """What a processor gives for one picture between two texts."""
+    """What a processor gives for one picture, or recording, between two texts."""
     random = torch.Generator().manual_seed(seed)
     found = FAMILIES[family][1]
     more, shape, count = found(None) if callable(found) else found
@@ -342,4 +343,53 @@ def picture(family, before, after, seed=1):
     found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if "image_grid_thw" in more and family != "VideoLlama3":
         found["mm_token_type_ids"] = (ids == IMAGE).long()
-    return found | {"pixel_values": torch.randn(shape, generator=random)} | more
+    name = "input_features" if family in HEARING else "pixel_values"
+    return found | {name: torch.randn(shape, generator=random)} | more
+
+
+def _sound(count, mask=None):
+    """One recording that becomes so many tokens."""
+    more = {mask: torch.ones(1, 16, dtype=torch.long)} if mask else {}
+    return more, (1, 8, 16), count
+
+
+EAR = {
+    "hidden_size": 32,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_mel_bins": 8,
+    "max_source_positions": 8,
+}
+WHISPER = {
+    "num_mel_bins": 8,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "max_source_positions": 8,
+}
+HEARING = {
+    "Qwen2Audio": (
+        {
+            "text_config": QWEN2,
+            "audio_config": {"model_type": "qwen2_audio_encoder"} | WHISPER,
+            "audio_token_index": IMAGE,
+        },
+        _sound(4, "feature_attention_mask"),
+    ),
+    "Voxtral": (
+        {"text_config": LLAMA, "audio_config": EAR, "audio_token_id": IMAGE},
+        _sound(2),
+    ),
+    "AudioFlamingo3": (
+        {
+            "text_config": QWEN2,
+            "audio_config": {"model_type": "audioflamingo3_encoder"} | EAR,
+            "audio_token_id": IMAGE,
+        },
+        _sound(4, "input_features_mask"),
+    ),
+}
+"""Families that hear."""
+FAMILIES |= HEARING

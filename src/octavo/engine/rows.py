@@ -36,7 +36,7 @@ def part_of(step: Step, rows: Sequence[int]) -> Step:
     places, counts = places_of(step, rows), step.counts[rows]
     ends = counts.cumsum(dtype=np.int32)
     return step.replace(
-        sequences=[step.sequences[row] for row in rows],
+        sequences=tuple(step.sequences[row] for row in rows),
         input_ids=step.input_ids[places],
         positions=step.positions[places],
         query_start=np.concatenate([np.zeros(1, np.int32), ends]),
