@@ -395,6 +395,27 @@ def test_calls_from_inside_a_step(engine):
     assert 4 == len(refused)
 
 
+def test_a_listener_that_waits_in_the_loop(served):
+    """It would wait for itself: it is refused, and costs its request alone."""
+    request = served.submit(PROMPTS[0], GREEDY, on_token=lambda request, _: request.result())
+
+    with pytest.raises(octavo.StepError, match="cannot wait"):
+        request.result(60)
+    assert 8 == len(served.submit(PROMPTS[0], GREEDY).result(60).token_ids)
+
+
+def test_stats_can_be_asked_at_any_time(served, alone):
+    """A thread that looks at the totals does not disturb the one that runs the engine."""
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(served.generate, PROMPTS * 4, GREEDY)
+        while not answers.done():
+            assert served.stats.generated_tokens <= 96
+        assert alone * 4 == [each.token_ids for each in answers.result()]
+    stats = served.stats
+    assert (96, 12, 4 * 43) == (stats.generated_tokens, stats.finished, stats.prompt_tokens)
+    assert sum(each.cached_tokens for each in answers.result()) == stats.cached_tokens
+
+
 def test_a_second_thread_that_steps_is_refused(engine):
     """Two threads that both step are told to start() the engine."""
     inside, refused = threading.Event(), threading.Event()

@@ -78,7 +78,7 @@ class EngineCore:
         samplers: makes those of requests.
         scheduler: requests that wait and run.
         torn: whether an interrupt has left something half done; `whole` mends it.
-        stats: totals, but for prompts.
+        stats: totals.
     """
 
     __reduce__ = uncopied("it has a model and the pages of its cache; make another engine")
@@ -152,6 +152,7 @@ class EngineCore:
             return None
         for request in turn.admitted:
             request.note_cached()
+            self._count(prompt_tokens=request.prompt_tokens, cached_tokens=request.cached_tokens)
         try:
             wanting, found = self._compute(turn)
         except Exception as error:
@@ -206,7 +207,7 @@ class EngineCore:
         Returns:
             The requests that want a token, and for each its tokens or what its sampler raised.
         """
-        step = turn.step
+        step, self.torn = turn.step, True  # until it is committed or aborted
         try:
             if self._erases:
                 self.runner.storage.zero(step.fresh)

@@ -147,15 +147,12 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        """Totals so far. O(1)."""
-        stats = self.cache.stats()
-        return self._core.stats._replace(
-            prompt_tokens=stats.prompt_tokens, cached_tokens=stats.cached_tokens
-        )
+        """Totals so far; any thread may ask. O(1)."""
+        return self._core.stats
 
     @property
     def serving(self) -> bool:
-        """Whether a thread of its own runs it, since `start`."""
+        """Whether a thread of its own runs it, since `start`. O(1)."""
         return self._loop is not None and os.getpid() == self._process
 
     def submit(
@@ -331,7 +328,8 @@ class Engine:
             wait_for_all(requests, progress=check_flag("progress", progress))
         finally:
             for request in requests:
-                self.cancel(request)
+                if not request.done:
+                    self.cancel(request)
         return [request.completion() for request in requests]
 
     def start(self) -> Self:
@@ -411,19 +409,28 @@ class Engine:
         self._require_open()
         self._drive(self._core.forget)
 
-    def advance(self, request: Request) -> None:
-        """A step for one that waits for ``request`` where no thread runs the engine.
+    def advance(self, request: Request) -> bool:
+        """Make a step for one that waits for ``request``, where no thread runs the engine.
 
         Errors of other requests are left to their handles.
 
+        Returns:
+            Whether it did; else there is nothing to do but wait.
+
         Raises:
-            StepError: what `step` raises it for, or the request is in no queue any more.
+            StepError: what `step` raises it for, or the caller is the thread that runs the engine,
+                or the request is in no queue any more.
             Exception: whatever the model raises.
         """
+        if self._loop is not None and self.serving:
+            if self._loop.is_here():
+                raise StepError("on_token cannot wait: the thread that calls it makes the steps")
+            return False
         self._require_open()
         self._drive(self._core.step)
         if not self._core.scheduler and not request.done:
             raise StepError(f"{request!r} was lost to an interrupt; submit its prompt again")
+        return True
 
     # -- who runs it ---------------------------------------------------------------------------
 

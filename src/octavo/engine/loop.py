@@ -124,11 +124,15 @@ class Loop:
         """Start the thread."""
         self._thread.start()
 
+    def is_here(self) -> bool:
+        """Whether the caller is the thread."""
+        return self._thread is threading.current_thread()
+
     def stop(self) -> None:
         """Let the step under way end, then the thread; wait for it, but in the thread itself."""
         self._stopping = True
         self._inbox.put(lambda: None)
-        if self._thread is not threading.current_thread():
+        if not self.is_here():
             self._thread.join()
 
     def _run(self) -> None:

@@ -59,8 +59,8 @@ class Owner(Protocol):
         """Whether a thread of its own runs the engine."""
         ...
 
-    def advance(self, request: "Request") -> None:
-        """Make a step, as no thread does."""
+    def advance(self, request: "Request") -> bool:
+        """Make a step where no thread runs the engine; whether it did."""
         ...
 
     def cancel(self, request: "Request") -> None:
@@ -276,8 +276,7 @@ class Request:
         left = None if end is None else end - time.monotonic()
         if left is not None and left <= 0:
             raise TimeoutError(f"{self!r} is not done in time; cancel it, or go on waiting")
-        if not self.owner.serving:
-            self.owner.advance(self)
+        if self.owner.advance(self):
             return
         event = threading.Event()
         self._waiters.append(event.set)  # before looking again: what comes later is heard
