@@ -1,6 +1,7 @@
 """Linear layers by the C kernel: what they give, and how modules get and lose it."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -10,8 +11,13 @@ from torch.nn.functional import linear
 import octavo
 from octavo.attention.kernels.build import Kernel
 from octavo.engine import Engine, SamplingParams, linears
-from octavo.engine.linears import GROUP, Linears, PlainLinear, QuantisedLinear
+from octavo.engine.linears import GROUP, Linears, PlainLinear, QuantisedLinear, Together
 from octavo.errors import PlanError, UnsupportedModel
+
+
+def by(layer):
+    """How the kernel computes one layer."""
+    return partial(Together([layer]).compute, 0)
 
 
 class Small(torch.nn.Module):
@@ -53,7 +59,7 @@ def test_kernel_gives_the_layer(rows, width, outs):
     """Sums are those of float64 within the rounding of float32, whatever the shape."""
     layer, x = layer_of(width, outs), torch.randn(rows, width)
     with torch.inference_mode():
-        found = PlainLinear(layer).compute(x)
+        found = by(PlainLinear(layer))(x)
 
     assert found.dtype == torch.float32
     assert 2e-6 > error(found, linear(x.double(), layer.weight.double(), layer.bias.double()))
@@ -63,14 +69,14 @@ def test_kernel_gives_the_layer(rows, width, outs):
 def test_row_is_the_same_beside_any_others(dtype):
     """A row's result is equal to the bit alone, beside others, and with more threads."""
     layer, x = layer_of(96, 200, dtype), torch.randn(8, 96, dtype=dtype)
-    kernel = PlainLinear(layer)
+    kernel = by(PlainLinear(layer))
     threads = torch.get_num_threads()
     with torch.inference_mode():
-        together = kernel.compute(x)
+        together = kernel(x)
         for n in range(1, 8):
-            assert torch.equal(kernel.compute(x[n:]), together[n:])
+            assert torch.equal(kernel(x[n:]), together[n:])
         torch.set_num_threads(3)
-        assert torch.equal(kernel.compute(x), together)
+        assert torch.equal(kernel(x), together)
         torch.set_num_threads(threads)
 
 
@@ -79,7 +85,7 @@ def test_bfloat16_sums_in_float32():
     layer, x = layer_of(576, 64, torch.bfloat16), torch.randn(1, 3, 576, dtype=torch.bfloat16)
     exact = linear(x.double(), layer.weight.double(), layer.bias.double())
     with torch.inference_mode():
-        found = PlainLinear(layer).compute(x)
+        found = by(PlainLinear(layer))(x)
 
     assert (1, 3, 64) == found.shape
     assert torch.allclose(found.double(), exact, rtol=2**-8, atol=1e-6)
@@ -90,11 +96,11 @@ def test_bfloat16_sums_in_float32():
 def test_quantised_layer_is_that_of_its_rounded_weights(bits, rows):
     """The kernel computes with the weights it stores, few rows and many alike."""
     layer = layer_of(128, 47)
-    stored = QuantisedLinear(layer, bits)
+    stored = by(QuantisedLinear(layer, bits))
     with torch.inference_mode():
-        rounded = stored.compute(torch.eye(128)) - layer.bias  # [width, outs]
+        rounded = stored(torch.eye(128)) - layer.bias  # [width, outs]
         x = torch.randn(rows, 128)
-        found = stored.compute(x)
+        found = stored(x)
 
     assert 3e-6 > error(found, x.double() @ rounded.double() + layer.bias.double())
     steps = {"int8": 1 / 127, "int4": 1 / 15}[bits] * layer.weight.abs().max() * 2
@@ -109,7 +115,7 @@ def test_weights_of_four_bits_stay_what_they_are():
     numbers[..., 0], numbers[..., 1] = 0, 15
     layer.weight.data = (numbers * scale + zero).flatten(1)
     with torch.inference_mode():
-        rounded = QuantisedLinear(layer, "int4").compute(torch.eye(96))
+        rounded = by(QuantisedLinear(layer, "int4"))(torch.eye(96))
 
     assert torch.allclose(rounded.T, layer.weight, atol=1e-6)
 
@@ -121,8 +127,71 @@ def test_zeros_and_equal_weights_can_be_quantised():
     layer.weight.data[1] = 0.25
     for bits in ("int8", "int4"):
         with torch.inference_mode():
-            found = QuantisedLinear(layer, bits).compute(torch.ones(1, 64))
+            found = by(QuantisedLinear(layer, bits))(torch.ones(1, 64))
         assert torch.allclose(found, torch.tensor([[0.0, 16, 0, 0, 0, 0]]), atol=1e-5)
+
+
+class Heads(torch.nn.Module):
+    """Layers by the names of those that take the same input."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.q_proj = torch.nn.Linear(64, 50)
+        self.k_proj = torch.nn.Linear(64, 20, bias=False)
+        self.v_proj = torch.nn.Linear(64, 13)
+        self.requires_grad_(False)
+
+    def get_output_embeddings(self):
+        """None here."""
+
+
+@pytest.mark.parametrize("quantise", [None, "int4"])
+def test_layers_of_one_input_are_one_call(monkeypatch, quantise):
+    """Queries, keys and values come from one call, with what each gives alone."""
+    model, x, calls = Heads(), torch.randn(3, 64), []
+    run = linears._run
+    monkeypatch.setattr(
+        linears, "_run", lambda x, rows, of: calls.append(len(of)) or run(x, rows, of)
+    )
+    layers = [model.q_proj, model.k_proj, model.v_proj]
+    kinds = PlainLinear if quantise is None else partial(QuantisedLinear, bits=quantise)
+    taken = Linears(model, quantise)
+    taken.take()
+    with torch.inference_mode():
+        alone = [by(kinds(layer))(x) for layer in layers]
+        calls.clear()
+        for _ in range(2):
+            found = [layer(x) for layer in layers]
+            assert all(map(torch.equal, found, alone))
+        found = [layer(x) for layer in reversed(layers)]
+        assert all(map(torch.equal, found, reversed(alone)))
+    taken.close()
+
+    assert [3, 3, 3] == calls
+
+
+def test_layers_of_different_inputs_are_computed_apart(monkeypatch):
+    """As in cross attention: what was computed in vain is never given, nor computed again."""
+    model, x, other, calls = Heads(), torch.randn(3, 64), torch.randn(2, 64), []
+    run = linears._run
+    monkeypatch.setattr(
+        linears, "_run", lambda x, rows, of: calls.append(len(of)) or run(x, rows, of)
+    )
+    taken = Linears(model)
+    taken.take()
+    with torch.inference_mode():
+        for _ in range(2):
+            assert torch.allclose(
+                model.q_proj(x), linear(x, model.q_proj.weight, model.q_proj.bias), atol=1e-5
+            )
+            for layer in (model.k_proj, model.v_proj):
+                assert torch.allclose(
+                    layer(other), linear(other, layer.weight, layer.bias), atol=1e-5
+                )
+    taken.close()
+
+    assert [3, 1, 1, 1, 1, 1] == calls
 
 
 def test_modules_are_given_back():
@@ -248,7 +317,7 @@ def rounded(model):
         if type(module) is torch.nn.Linear:
             stored = QuantisedLinear(module, "int8" if module is other.lm_head else "int4")
             with torch.inference_mode():
-                weight = stored.compute(torch.eye(module.in_features)).T
+                weight = by(stored)(torch.eye(module.in_features)).T
             module.weight.data.copy_(weight)
     return other
 

@@ -1,4 +1,4 @@
-/* A linear layer on a CPU: out = x * weight^T + bias, for the few rows of a decode step and for many.
+/* Linear layers on a CPU: out = x * weight^T + bias, for the few rows of a decode step and for many.
  *
  * Weights are read where they lie, a row of them for each output, in float32, bfloat16, or groups of
  * GROUP elements of 8 or 4 bits; sums are float32. Work is cut into strips of OUTS outputs, which
@@ -40,14 +40,20 @@ typedef int8_t signed_bytes __attribute__((vector_size(LANES)));
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 8")
 
-/* What Python passes; the fields of KernelCall in the same order. */
-struct call {
-    const float *x;     /* [rows, width] */
+/* A layer; the fields of KernelPart in the same order. */
+struct part {
     const char *weight; /* [outs, width] of a kind; INT4: two to a byte, a group's first half low */
     const float *scale; /* [outs, width / GROUP], INT4: and the number of a zero behind each */
     const float *bias;  /* [outs] or NULL */
     float *out;         /* [rows, outs] */
-    int64_t rows, width, outs, kind, threads;
+    int64_t outs;
+};
+
+/* What Python passes: layers of the same kind that take the same x; as KernelCall. */
+struct call {
+    const float *x; /* [rows, width] */
+    const struct part *parts;
+    int64_t count, rows, width, kind, threads;
 };
 
 /* --- numbers ---------------------------------------------------------------------------------- */
@@ -75,9 +81,11 @@ INLINE vec from_bf16(const uint16_t *from) {
 INLINE vec from_bytes(bytes b, int negative) {
 #if defined __AVX512F__
     __m128i raw = (__m128i)b;
-    return (vec)_mm512_cvtepi32_ps(negative ? _mm512_cvtepi8_epi32(raw) : _mm512_cvtepu8_epi32(raw));
+    __m512i wide = negative ? _mm512_cvtepi8_epi32(raw) : _mm512_cvtepu8_epi32(raw);
+    return (vec)_mm512_cvtepi32_ps(wide);
 #else
-    return negative ? __builtin_convertvector((signed_bytes)b, vec) : __builtin_convertvector(b, vec);
+    if (negative) return __builtin_convertvector((signed_bytes)b, vec);
+    return __builtin_convertvector(b, vec);
 #endif
 }
 
@@ -143,8 +151,8 @@ INLINE int64_t row_scales(int64_t width, int kind) {
 }
 
 /* Outputs at..at+outs-1 of rows row..row+rows-1; ``weight`` and ``scale`` are those of ``at``. */
-INLINE void block(const struct call *c, const char *weight, const float *scale, int64_t at,
-                  int64_t row, int outs, int rows, int kind) {
+INLINE void block(const struct call *c, const struct part *p, const char *weight,
+                  const float *scale, int64_t at, int64_t row, int outs, int rows, int kind) {
     int64_t width = c->width, bytes = row_bytes(width, kind), scales = row_scales(width, kind);
     const float *x = c->x + row * width;
     vec sums[FEW][OUTS + 2] = {0}; /* summed four at a time, so the last may be none */
@@ -165,54 +173,73 @@ INLINE void block(const struct call *c, const char *weight, const float *scale, 
             UNROLLED for (int n = 0; n < least(4, outs - o); n++) {
                 for (int64_t j = i; j < width; j++)
                     found[n] += x[r * width + j] * element(weight + (o + n) * bytes, j, kind);
-                if (c->bias) found[n] += c->bias[at + o + n];
-                c->out[(row + r) * c->outs + at + o + n] = found[n];
+                if (p->bias) found[n] += p->bias[at + o + n];
+                p->out[(row + r) * p->outs + at + o + n] = found[n];
             }
         }
 }
 
-/* Outputs at..at+outs-1 of the rows from..upto-1, so many at once. */
-INLINE void pass(const struct call *c, const char *weight, const float *scale, int64_t at,
-                 int64_t from, int64_t upto, int outs, int rows, int kind) {
-    for (; from + rows <= upto; from += rows) block(c, weight, scale, at, from, outs, rows, kind);
-#define REST(n) if (n < rows && upto - from == n) block(c, weight, scale, at, from, outs, n, kind)
-    REST(1); REST(2); REST(3); REST(4); REST(5); REST(6); REST(7);
-#undef REST
+/* Outputs at..at+outs-1 of the rows from..upto-1, so many at once, and the rest by halves. */
+INLINE void pass(const struct call *c, const struct part *p, const char *weight,
+                 const float *scale, int64_t at, int64_t from, int64_t upto, int outs, int rows,
+                 int kind) {
+#define BY(n) \
+    for (; n <= rows && from + n <= upto; from += n) \
+        block(c, p, weight, scale, at, from, outs, n, kind)
+    BY(8);
+    BY(4);
+    BY(2);
+    BY(1);
+#undef BY
 }
 
-/* The same; many rows have the strip written down as float32 in ``plain`` first. */
-INLINE void strip(const struct call *c, float *plain, int64_t at, int64_t from, int64_t upto,
-                  int outs, int kind) {
-    int64_t width = c->width;
-    const char *weight = c->weight + at * row_bytes(width, kind);
-    const float *scale = c->scale + at * row_scales(width, kind);
-    if (kind == FP32 || (upto - from <= FEW && outs > 1)) {
-        /* what must be decoded is worth more rows at once, for which half the outputs have room */
-        if (kind == FP32) {
-            pass(c, weight, scale, at, from, upto, outs, ROWS, kind);
-            return;
-        }
-        int half = outs / 2;
-        pass(c, weight, scale, at, from, upto, half, 2 * ROWS, kind);
-        weight += half * row_bytes(width, kind), scale += half * row_scales(width, kind);
-        pass(c, weight, scale, at + half, from, upto, outs - half, 2 * ROWS, kind);
+/* The same of float32, whole strips or single outputs. */
+static void pass_plain(const struct call *c, const struct part *p, const char *weight, int64_t at,
+                       int64_t from, int64_t upto, int outs) {
+    if (outs == OUTS)
+        pass(c, p, weight, NULL, at, from, upto, OUTS, ROWS, FP32);
+    else
+        for (int o = 0; o < outs; o++)
+            pass(c, p, weight + o * 4 * c->width, NULL, at + o, from, upto, 1, ROWS, FP32);
+}
+
+/* The same of any kind. What must be decoded is worth twice the rows at once, for which half the
+ * outputs have room; of many rows it is written down as float32 in ``plain`` first. */
+INLINE void strip(const struct call *c, const struct part *p, float *plain, int64_t at,
+                  int64_t from, int64_t upto, int outs, int kind) {
+    int64_t width = c->width, bytes = row_bytes(width, kind), scales = row_scales(width, kind);
+    const char *weight = p->weight + at * bytes;
+    const float *scale = p->scale + at * scales;
+    if (kind == FP32) {
+        pass_plain(c, p, weight, at, from, upto, outs);
+        return;
+    }
+    if (upto - from <= FEW && outs == OUTS) {
+        for (int o = 0; o < OUTS; o += OUTS / 2)
+            pass(c, p, weight + o * bytes, scale + o * scales, at + o, from, upto, OUTS / 2,
+                 2 * ROWS, kind);
         return;
     }
     for (int o = 0; o < outs; o++) {
-        const char *row = weight + o * row_bytes(width, kind);
         int64_t i = 0;
         for (; i + LANES <= width; i += LANES) {
-            vec w = fetch(row, scale + o * row_scales(width, kind), i, kind);
+            vec w = fetch(weight + o * bytes, scale + o * scales, i, kind);
             memcpy(plain + o * width + i, &w, sizeof w);
         }
-        for (; i < width; i++) plain[o * width + i] = element(row, i, kind);
+        for (; i < width; i++) plain[o * width + i] = element(weight + o * bytes, i, kind);
     }
-    pass(c, (const char *)plain, NULL, at, from, upto, outs, ROWS, FP32);
+    pass_plain(c, p, (const char *)plain, at, from, upto, outs);
 }
 
+INLINE int64_t strips_of(const struct part *p) { return (p->outs + OUTS - 1) / OUTS; }
+
 INLINE int run(const struct call *c, int kind) {
-    int64_t strips = (c->outs + OUTS - 1) / OUTS, panels = (c->rows + PANEL - 1) / PANEL;
-    int threads = c->rows * c->outs * c->width < SMALL ? 1 : (int)c->threads, failed = 0;
+    int64_t strips = 0, outs = 0, panels = (c->rows + PANEL - 1) / PANEL;
+    for (int64_t n = 0; n < c->count; n++) {
+        strips += strips_of(c->parts + n);
+        outs += c->parts[n].outs;
+    }
+    int threads = c->rows * outs * c->width < SMALL ? 1 : (int)c->threads, failed = 0;
 #pragma omp parallel num_threads(threads)
     {
         float *plain = kind == FP32 ? NULL : malloc((size_t)(OUTS * c->width) * sizeof(float));
@@ -222,20 +249,20 @@ INLINE int run(const struct call *c, int kind) {
         }
 #pragma omp for schedule(dynamic, CHUNK)
         for (int64_t n = 0; n < panels * strips; n++) {
-            int64_t at = n % strips * OUTS, from = n / strips * PANEL;
+            const struct part *p = c->parts;
+            int64_t number = n % strips, from = n / strips * PANEL;
             int64_t upto = least(from + PANEL, c->rows);
             if (kind != FP32 && !plain) continue;
-            if (at + OUTS <= c->outs)
-                strip(c, plain, at, from, upto, OUTS, kind);
-            else
-                for (; at < c->outs; at++) strip(c, plain, at, from, upto, 1, kind);
+            for (; number >= strips_of(p); p++) number -= strips_of(p);
+            int64_t at = number * OUTS;
+            strip(c, p, plain, at, from, upto, (int)least(OUTS, p->outs - at), kind);
         }
         free(plain);
     }
     return failed;
 }
 
-/* Computes the layer; 0, or 1 where there was no memory and the output means nothing. */
+/* Computes the layers; 0, or 1 where there was no memory and the output means nothing. */
 int octavo_linear(const struct call *c) {
     switch (c->kind) {
         case FP32: return run(c, FP32);

@@ -1,12 +1,16 @@
 """A model's linear layers on a CPU, computed by a C kernel for as long as an engine has the model.
 
 For the few rows of a decode step the kernel reads weights at the speed of memory, where they lie:
-nothing is packed or copied, and a row's result is the same to the bit beside any others. Weights
-may also be quantised in groups of 32, which costs memory of their own. `linears.c` computes,
-`octavo.attention.kernels.build` compiles it. Knows modules; no steps and no families of models.
+nothing is packed or copied, and a row's result is the same to the bit beside any others. Layers of
+the same input, such as queries, keys and values, are one call. Weights may also be quantised in
+groups of 32, which costs memory of their own. `linears.c` computes; modules are all that is known
+here, no steps and no families of models.
 """
 
 import ctypes
+from collections.abc import Sequence
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -27,16 +31,26 @@ Quantisation = Literal["int8", "int4"]
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, "int8": 2, "int4": 3}  # as linears.c counts them
 _MANY = 64  # rows from which torch's product of matrices is faster than the kernel
 _FEW = 8  # the same in bf16 where the processor multiplies it
+_TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # take the same input
 
 _taken: WeakKeyDictionary[Any, "Linears"] = WeakKeyDictionary()  # model -> whose its layers are
+
+
+class KernelPart(ctypes.Structure):
+    """``struct part`` of linears.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "scale", "bias", "out")),
+        ("outs", ctypes.c_int64),
+    )
 
 
 class KernelCall(ctypes.Structure):
     """``struct call`` of linears.c, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "scale", "bias", "out")),
-        *((name, ctypes.c_int64) for name in ("rows", "width", "outs", "kind", "threads")),
+        *((name, ctypes.c_void_p) for name in ("x", "parts")),
+        *((name, ctypes.c_int64) for name in ("count", "rows", "width", "kind", "threads")),
     )
 
 
@@ -72,23 +86,29 @@ class Linears:
         if quantise is not None:
             KERNEL.load()
         found = [] if KERNEL.why_not() else [m for m in model.modules() if _is_plain(m)]
+        self._layers: dict[Any, PlainLinear | QuantisedLinear]
         if quantise is None:
-            self._layers: list[Any] = [PlainLinear(module) for module in found]
+            self._layers = {module: PlainLinear(module) for module in found}
         else:
             head = model.get_output_embeddings()
-            self._layers = [
-                QuantisedLinear(module, "int8" if module is head else quantise)
+            self._layers = {
+                module: QuantisedLinear(module, "int8" if module is head else quantise)
                 for module in found
                 if module.in_features % GROUP == 0
-            ]
+            }
             if not self._layers:
                 why = f"it has no linear layers on a CPU of a multiple of {GROUP} inputs"
                 raise UnsupportedModel("quantised weights", why)
+        self._forwards = {
+            module: partial(together.compute, number)
+            for together in map(Together, self._groups())
+            for number, module in enumerate(together.modules)
+        }
 
     @property
     def nbytes(self) -> int:
         """Bytes of quantised weights. O(layers)."""
-        return sum(layer.nbytes for layer in self._layers)
+        return sum(layer.nbytes for layer in self._layers.values())
 
     def take(self) -> None:
         """Have the layers compute by the kernel, whatever others have done since. O(1), O(layers).
@@ -100,19 +120,32 @@ class Linears:
             return
         if owner is not None:
             owner.close()
-        for layer in self._layers:
-            if "forward" not in vars(layer.module):
-                layer.module.__dict__["forward"] = layer.compute
+        for module, forward in self._forwards.items():
+            if "forward" not in vars(module):
+                module.__dict__["forward"] = forward
         _taken[self._model] = self
 
     def close(self) -> None:
         """Give the layers back; `take` takes them again. May be called twice. O(layers)."""
         if _taken.get(self._model) is not self:
             return
-        for layer in self._layers:
-            if vars(layer.module).get("forward") == layer.compute:
-                del layer.module.forward
+        for module, forward in self._forwards.items():
+            if vars(module).get("forward") is forward:
+                del module.forward
         del _taken[self._model]
+
+    def _groups(self) -> list[list["PlainLinear | QuantisedLinear"]]:
+        """The layers, those together that take the same input. O(modules)."""
+        groups, left = [], dict(self._layers)
+        for parent in self._model.modules():
+            for names in _TOGETHER:
+                mine = [getattr(parent, name, None) for name in names]
+                layers = [left[module] for module in mine if module in left]
+                if len({(layer.module.in_features, layer.kind) for layer in layers}) == 1:
+                    groups.append(layers)
+                    for layer in layers:
+                        del left[layer.module]
+        return groups + [[layer] for layer in left.values()]
 
 
 def _is_plain(module: Any) -> bool:
@@ -134,24 +167,29 @@ class PlainLinear:
 
     Args:
         module: the layer.
+
+    Attributes:
+        most: rows from which on torch is faster.
     """
 
     __reduce__ = uncopied("it is a part of one engine")
 
-    nbytes = 0
+    nbytes, scale = 0, None
 
     def __init__(self, module: torch.nn.Linear) -> None:
         self.module = module
         native = module.weight.dtype == torch.bfloat16 and fast_dtype() == "bf16"
-        self._most = _FEW if native else _MANY
+        self.most: float = _FEW if native else _MANY
 
-    def compute(self, x: torch.Tensor) -> torch.Tensor:
-        """The layer's output for ``x`` [..., in_features]; many rows are left to torch."""
-        weight, bias = self.module.weight, self.module.bias
-        rows = x.numel() // weight.shape[1]
-        if torch.is_grad_enabled() or not 0 < rows <= self._most or x.dtype != weight.dtype:
-            return linear(x, weight, bias)
-        return _run(x, rows, weight, None, bias, _KINDS[weight.dtype])
+    @property
+    def weight(self) -> torch.Tensor:
+        """As the module has it now."""
+        return self.module.weight
+
+    @property
+    def kind(self) -> int:
+        """As linears.c counts it."""
+        return _KINDS[self.module.weight.dtype]
 
 
 class QuantisedLinear:
@@ -163,57 +201,102 @@ class QuantisedLinear:
     Args:
         module: the layer.
         bits: what to make of its weights.
+
+    Attributes:
+        kind: as linears.c counts it.
+        weight: the numbers.
+        scale: float32, the scales, and the zeros.
     """
 
     __reduce__ = uncopied("it is a part of one engine")
 
+    most = inf
+
     def __init__(self, module: torch.nn.Linear, bits: Quantisation) -> None:
-        self.module, self._kind = module, _KINDS[bits]
+        self.module, self.kind = module, _KINDS[bits]
         make = _int8 if bits == "int8" else _int4
-        self._weight, self._scale = make(module.weight.detach())
+        self.weight, self.scale = make(module.weight.detach())
 
     @property
     def nbytes(self) -> int:
         """Bytes of weights and scales."""
-        return self._weight.nbytes + self._scale.nbytes
+        return self.weight.nbytes + self.scale.nbytes
 
-    def compute(self, x: torch.Tensor) -> torch.Tensor:
-        """The layer's output for ``x`` [..., in_features]."""
-        weight, bias = self.module.weight, self.module.bias
-        rows = x.numel() // weight.shape[1]
-        if torch.is_grad_enabled() or not rows or x.dtype != weight.dtype:
-            return linear(x, weight, bias)
-        return _run(x, rows, self._weight, self._scale, bias, self._kind)
+
+class Together:
+    """Layers that take the same input: the first that is called computes all.
+
+    Where their inputs turn out to be different ones, each is computed by itself from then on.
+
+    Args:
+        layers: of the same kind and width.
+
+    Attributes:
+        modules: those of the layers.
+    """
+
+    __reduce__ = uncopied("it is a part of one engine")
+
+    def __init__(self, layers: Sequence[PlainLinear | QuantisedLinear]) -> None:
+        self._layers, self.modules = layers, [layer.module for layer in layers]
+        self._apart = False
+        self._x: torch.Tensor | None = None
+        self._found: dict[int, torch.Tensor] = {}  # what they make of it, until they are called
+
+    def compute(self, number: int, x: torch.Tensor) -> torch.Tensor:
+        """What a layer makes of ``x`` [..., in_features]; many rows may be left to torch."""
+        if x is self._x and number in self._found:
+            return self._take(number)
+        layer, module = self._layers[number], self.modules[number]
+        rows = x.numel() // module.in_features
+        if torch.is_grad_enabled() or x.dtype != module.weight.dtype or not 0 < rows <= layer.most:
+            return linear(x, module.weight, module.bias)
+        self._apart |= bool(self._found)
+        numbers = [number] if self._apart else range(len(self._layers))
+        outs = _run(x, rows, [self._layers[n] for n in numbers])
+        self._x, self._found = x, dict(zip(numbers, outs, strict=True))
+        return self._take(number)
+
+    def _take(self, number: int) -> torch.Tensor:
+        """What was found for a layer; nothing is held once all have been called."""
+        found = self._found.pop(number)
+        if not self._found:
+            self._x = None
+        return found
 
 
 def _run(
-    x: torch.Tensor,
-    rows: int,
-    weight: torch.Tensor,
-    scale: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    kind: int,
-) -> torch.Tensor:
-    """What the kernel makes of some rows."""
+    x: torch.Tensor, rows: int, layers: Sequence[PlainLinear | QuantisedLinear]
+) -> list[torch.Tensor]:
+    """What the kernel makes of some rows by layers of the same kind."""
     given = x.float().contiguous()
-    added = None if bias is None else bias.detach().float()
-    outs = len(weight)
-    out = torch.empty(*x.shape[:-1], outs, dtype=torch.float32)
+    biases = [None if b is None else b.detach().float() for b in (y.module.bias for y in layers)]
+    shapes = [(*x.shape[:-1], len(layer.weight)) for layer in layers]
+    outs = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
+    parts = (KernelPart * len(layers))(
+        *(
+            KernelPart(
+                layer.weight.data_ptr(),
+                0 if layer.scale is None else layer.scale.data_ptr(),
+                0 if bias is None else bias.data_ptr(),
+                out.data_ptr(),
+                out.shape[-1],
+            )
+            for layer, bias, out in zip(layers, biases, outs, strict=True)
+        )
+    )
     call = KernelCall(
         given.data_ptr(),
-        weight.data_ptr(),
-        0 if scale is None else scale.data_ptr(),
-        0 if added is None else added.data_ptr(),
-        out.data_ptr(),
+        ctypes.addressof(parts),
+        len(layers),
         rows,
         x.shape[-1],
-        outs,
-        kind,
+        layers[0].kind,
         torch.get_num_threads(),
     )
     if KERNEL.load()(ctypes.byref(call)):
         raise MemoryError("no memory for a linear layer")
-    return out if x.dtype == torch.float32 else out.to(x.dtype)
+    return outs if x.dtype == torch.float32 else [out.to(x.dtype) for out in outs]
 
 
 def _int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
