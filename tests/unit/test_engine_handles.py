@@ -606,7 +606,8 @@ def test_progress(engine, alone, capsys):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize(
-    ("verb", "stride"), [("schedule", 397), ("_compute", 3989), ("_book", 241), ("_fork", 331)]
+    ("verb", "stride"),
+    [("schedule", 397), ("_compute", 3989), ("_book", 241), ("_fork", 331), ("_recover", 389)],
 )
 def test_after_any_interrupt_all_requests_go_on(model, alone, verb, stride):
     """Ctrl-C at many lines of a step loses no request and no token, without a reset."""
@@ -617,6 +618,10 @@ def test_after_any_interrupt_all_requests_go_on(model, alone, verb, stride):
         with Engine(model, plan_for(model, pages=14)) as engine:
             requests = [engine.submit(prompt, GREEDY) for prompt in PROMPTS]
             sampled = engine.submit(PROMPTS[1], seeded)
+            if verb == "_recover":  # as if one interrupt had come before
+                for _ in range(3):
+                    engine.step()
+                engine._core.torn = True
             left = [count]
 
             def line(frame, event, _arg, left=left):

@@ -244,7 +244,7 @@ class EngineCore:
                 continue
             sample.sampler = self.samplers.make(sample.params)
             if fails:  # it ends, and nothing forks off it
-                self._queue(sample)
+                self._queue(sample, self.scheduler)
         return [wanting[at] for at in left], [found[at] for at in left]
 
     def _abort(self, step: Step) -> None:
@@ -311,12 +311,13 @@ class EngineCore:
             return
         try:
             self.conditions.prepare(request.condition)
-            self._queue(request)
+            self._queue(request, self.scheduler)
         except Exception as error:  # noqa: BLE001, whatever an encoder raises
             self.end(request, "cancelled", error)
 
-    def _queue(self, request: Request) -> None:
-        self.scheduler.add(request, priority=request.priority, deadline=request.deadline)
+    @staticmethod
+    def _queue(request: Request, scheduler: Scheduler[Request]) -> None:
+        scheduler.add(request, priority=request.priority, deadline=request.deadline)
 
     def end(
         self, request: Request, reason: FinishReason, error: BaseException | None = None
@@ -362,21 +363,24 @@ class EngineCore:
         """After an interrupt, begin with no pages; requests go on with the tokens they have."""
         left = self.unfinished()
         self.cache.reset(force=True)
-        self.scheduler = self._schedule()
+        scheduler = self._schedule()
         for request in left:
             first, request.sequence = request.samples[0], None
             reason = self._alone(request, request.replay)
             if request.error is not None or reason is not None:
-                self._finish(request, reason or "cancelled")
+                request.finish(reason or "cancelled")
+                self._count(finished=1)
             elif request.output:  # as one that was preempted
                 ids = np.append(request.prompt_token_ids, np.array(request.output, np.int32))
                 known = Prompt(ids, request.prompt.extra)
                 request.sequence = self.cache.admit(known, limit=request.limit)
                 self.cache.preempt(request.sequence)
-                self._queue(request)
+                self._queue(request, scheduler)
             elif request is first or first.done or first.output:
-                self._queue(request)
+                request.sampler = self.samplers.make(request.params)  # with its first numbers
+                self._queue(request, scheduler)
         self._erase()
+        self.scheduler = scheduler  # last: an interrupt in here loses nobody
 
     def _erase(self) -> None:
         """Fill with zeros what nobody needs any more."""
