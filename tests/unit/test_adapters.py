@@ -235,3 +235,19 @@ def test_layers_that_see_other_rows(model):
         layer(torch.zeros(2, 32))
     adapters.close()
     assert torch.equal(layer(torch.zeros(2, 32)), torch.zeros(2, 32))
+
+
+def test_adapters_within_modules_that_keep_states():
+    """Mamba's projections run for rows of equal length, each with its own adapter."""
+    sizes = {"num_heads": 4, "head_dim": 16, "state_size": 4, "n_groups": 1, "chunk_size": 8}
+    model = add(tiny("Mamba2", **sizes), "sql", target_modules=["in_proj", "lm_head"])
+    plan = octavo.plan(octavo.ModelSpec.from_config(model.config.to_dict()), "1MiB", dtype="fp32")
+    names = ["sql", None, "sql"]
+    expected = [by_generate(model, *pair) for pair in zip(PROMPTS, names, strict=True)]
+    with Engine(model, plan, max_step_tokens=9) as engine:
+        pairs = zip(PROMPTS, names, strict=True)
+        requests = [engine.submit(prompt, GREEDY, adapter=name) for prompt, name in pairs]
+        engine.run()
+
+    assert expected == [request.output for request in requests]
+    assert expected[1] != by_generate(model, PROMPTS[1], "sql")

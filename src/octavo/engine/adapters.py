@@ -6,7 +6,7 @@ the tokens as its rows. Knows no pages; of requests the name of their adapter al
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
@@ -16,6 +16,7 @@ import torch
 
 from octavo.cache.identity import Adapter
 from octavo.cache.step import Step
+from octavo.engine.mixers import tokens_at_hand
 from octavo.engine.runner import wanted_places
 from octavo.errors import IdentityError, UnsupportedModel, uncopied
 
@@ -157,17 +158,22 @@ class Adapters:
         """Make the tokens of a layer's input its rows, and say what each runs with."""
         if self._tokens is None:
             return None
-        names = self._logits if is_head else self._tokens
-        given = args[0]
-        dims = 3 if given.is_floating_point() else 2
-        if given.ndim != dims or tuple(given.shape[:2]) != (1, len(names)):
+        names, at = self._logits if is_head else self._tokens, tokens_at_hand()
+        known = at is None or at.total == len(names)
+        if at is not None and known:  # within a module that keeps states
+            names = [names[token] for token in at.tokens.ravel().tolist()]
+        given, dims = args[0], 3 if args[0].is_floating_point() else 2
+        if not known or given.ndim != dims or tuple(given.shape[:2]) != _shape(names):
             why = f"it gets {tuple(given.shape)} where the step has {len(names)} tokens"
             raise UnsupportedModel(f"adapter on {path}", f"{why}; which is whose is not known")
-        return (given.transpose(0, 1), *args[1:]), keywords | {"adapter_names": names}
+        rows = given.reshape(-1, 1, *given.shape[2:])
+        return (rows, *args[1:]), keywords | {"adapter_names": names}
 
     def _leave(self, _layer: Any, _args: Any, found: torch.Tensor) -> torch.Tensor:
         """Make the rows of a layer's output the step's tokens again."""
-        return found if self._tokens is None else found.transpose(0, 1)
+        if self._tokens is None:
+            return found
+        return found.reshape(*_shape(found), *found.shape[2:])
 
     def _require_plain(self, name: str) -> None:
         """Refuse what peft does not compute by row, or does not compute now. O(layers)."""
@@ -191,6 +197,12 @@ class Adapters:
                 flat = tensor.detach().cpu().reshape(-1)
                 digest.update(flat.view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+
+def _shape(tokens: Sized) -> tuple[int, int]:
+    """How tokens lie where they are computed: in one row, or in those that a mixer has at hand."""
+    at = tokens_at_hand()
+    return (1, len(tokens)) if at is None else (len(at.tokens), at.tokens.shape[1])
 
 
 def _takes_names(path: str, layer: Any) -> bool:

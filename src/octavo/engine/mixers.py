@@ -7,6 +7,7 @@ The rest of the model stays ragged. Knows modules and states; no requests and no
 """
 
 from collections.abc import Callable, Hashable, Iterator
+from contextvars import ContextVar
 from functools import cache, partial
 from inspect import unwrap
 from types import FunctionType
@@ -14,21 +15,38 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch.nn.functional import pad
 from transformers import Cache as HostCache
 
 from octavo.arrays import NDArray
 from octavo.cache.step import Step
 from octavo.engine.own_states import Forward, asking
+from octavo.engine.states import Rows, RowStates, StatePages, Unlearnt
 from octavo.errors import UnsupportedModel, uncopied
 from octavo.integrations.transformers.models import forgets
-from octavo.planner.layouts import TensorPlan
-from octavo.storage import PageIndex, Storage
+from octavo.storage import LayerStore
 
 _ASKS = frozenset({"get_conv_state", "update_conv_state", "get_linear_cache"})
 """What a module that keeps a state asks its cache."""
-Key = tuple[int, int]
-"""Layer, and number of a state in it."""
+
+
+class AtHand(NamedTuple):
+    """Tokens that a mixer computes now.
+
+    Attributes:
+        tokens: int64[n, t], which of the step's they are.
+        total: how many the step has.
+    """
+
+    tokens: NDArray[np.int64]
+    total: int
+
+
+_at_hand: ContextVar[AtHand | None] = ContextVar("tokens at hand", default=None)
+
+
+def tokens_at_hand() -> AtHand | None:
+    """Those that a mixer computes now; None: none does. O(1)."""
+    return _at_hand.get()
 
 
 class StateCache(HostCache):
@@ -41,39 +59,6 @@ class StateCache(HostCache):
     states: "StepStates | None" = None
 
 
-class Rows(NamedTuple):
-    """Rows of a step that a mixer runs together.
-
-    Attributes:
-        places: int64[n * length], which tokens of the step they are; None: all, in their order.
-        length: new tokens of each.
-        has_state: whether they have a state; else they start without one.
-        source: pages of the states they start from.
-        targets: pages of the states after all tokens, all but one, and so on for drafts.
-    """
-
-    places: torch.Tensor | None
-    length: int
-    has_state: bool
-    source: PageIndex
-    targets: list[PageIndex]
-
-
-class Held(NamedTuple):
-    """One convolution state of a layer, as the model has it, in the layer's tensor of a page.
-
-    Attributes:
-        start, stop: its channels.
-        width: columns the model keeps, of which pages may lack the oldest.
-        dtype: of the model's.
-    """
-
-    start: int
-    stop: int
-    width: int
-    dtype: torch.dtype
-
-
 class Mixers:
     """The modules of one model that keep states, and the pages of those.
 
@@ -81,17 +66,16 @@ class Mixers:
         model: in which they are looked for.
         storage: of a plan for it.
 
+    Attributes:
+        pages: its states.
+        forgets: whether a state is forgotten where several tokens follow on it.
     """
 
     __reduce__ = uncopied("it is a part of one runner")
 
-    def __init__(self, model: Any, storage: Storage) -> None:
-        self.storage, self.forgets = storage, forgets(model)
-        self.tensors = {(t.layer, t.component): t for t in storage.plan.tensors if _is_state(t)}
-        self._views = {key: storage.tensor(*key) for key in self.tensors}
-        self.held: dict[Key, Held] = {}
-        self.dtypes: dict[int, torch.dtype] = {}
-        self._modules = modules_with_states(model) if self.tensors else []
+    def __init__(self, model: Any, storage: LayerStore) -> None:
+        self.pages, self.forgets = StatePages(storage), forgets(model)
+        self._modules = modules_with_states(model) if self.pages.tensors else []
 
     def take(self) -> None:
         """Have the modules run by `StepStates` in a step. O(modules)."""
@@ -112,18 +96,7 @@ class Mixers:
             step: open.
             drafts: of each row, how many of its last tokens may be taken back.
         """
-        return StepStates(self, step, drafts) if self.tensors else None
-
-    def read(self, key: tuple[int, str], pages: PageIndex) -> torch.Tensor:
-        """One tensor of a layer's states, [n, *shape], copied."""
-        return self._views[key].index_select(0, pages.pages[:, self.tensors[key].part])
-
-    def write(
-        self, key: tuple[int, str], pages: PageIndex, states: torch.Tensor, start: int, stop: int
-    ) -> None:
-        """Put [n, *shape] in pages, or some channels of it."""
-        view = self._views[key][:, start:stop]
-        view.index_copy_(0, pages.pages[:, self.tensors[key].part], states.to(view.dtype))
+        return StepStates(self, step, drafts) if self.pages.tensors else None
 
 
 class StepStates:
@@ -132,8 +105,8 @@ class StepStates:
     __reduce__ = uncopied("it belongs to one step")
 
     def __init__(self, mixers: Mixers, step: Step, drafts: NDArray[np.int64]) -> None:
-        self.mixers, self._tokens = mixers, int(step.input_ids.size)
-        (self._group,) = {tensor.group for tensor in mixers.tensors.values()}
+        self._pages, self._forgets = mixers.pages, mixers.forgets
+        self._tokens = int(step.input_ids.size)
         self._touched: set[int] = set()
         self._rows = list(self._groups(step, drafts))
 
@@ -157,24 +130,24 @@ class StepStates:
         Raises:
             UnsupportedModel: one has not; its output cannot be trusted.
         """
-        lacks = sorted({layer for layer, _ in self.mixers.tensors} - self._touched)
+        lacks = sorted(self._pages.layers - self._touched)
         if lacks:
             why = f"its layers {lacks} keep states, and did not ask the cache for them"
             raise UnsupportedModel("model", why)
 
     def _groups(self, step: Step, drafts: NDArray[np.int64]) -> Iterator[Rows]:
         """Rows of as many tokens and drafts, those with a state apart from those without."""
-        storage, view = self.mixers.storage, step.group(self._group)
-        index = partial(storage.page_index, group=self._group)
+        storage, view = self._pages.storage, step.group(self._pages.group)
+        index = partial(storage.page_index, group=self._pages.group)
         kinds = np.stack([step.counts, drafts, view.has_state], axis=1)
         for kind in np.unique(kinds[step.counts > 0], axis=0):
             length, back, has_state = kind.tolist()
             rows = np.flatnonzero((kinds == kind).all(axis=1))
-            places = (step.query_start[rows][:, None] + np.arange(length)).ravel()
-            every = np.array_equal(places, np.arange(self._tokens))
+            tokens = step.query_start[rows].astype(np.int64)[:, None] + np.arange(length)
+            every = np.array_equal(tokens.ravel(), np.arange(self._tokens))
             yield Rows(
-                None if every else torch.from_numpy(places.astype(np.int64)).to(storage.device),
-                length,
+                tokens,
+                None if every else torch.from_numpy(tokens.ravel()).to(storage.device),
                 bool(has_state),
                 index(view.source[rows]),
                 [index(view.table[rows, left]) for left in range(1 + back)],
@@ -183,13 +156,13 @@ class StepStates:
     def _run(self, rows: Rows, own: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What it gives for some rows, [n, length, ...]; or each of several."""
         call = partial(self._call, rows, own, args, kwargs)
-        states, parts = RowStates(self.mixers, rows), list[Any]()
+        states, parts = RowStates(self._pages, rows), list[Any]()
         for start, stop in self._spans(rows):
             try:
                 found = call(states, slice(start, stop))
-            except _Unlearnt:
-                call(RowStates(self.mixers, rows._replace(has_state=False)), slice(0, 1))
-                states = RowStates(self.mixers, rows)
+            except Unlearnt:
+                call(RowStates(self._pages, rows._replace(has_state=False)), slice(0, 1))
+                states = RowStates(self._pages, rows)
                 found = call(states, slice(start, stop))
             parts.append(found)
             if rows.length - stop < len(rows.targets):
@@ -204,22 +177,26 @@ class StepStates:
         own: Forward,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        states: "RowStates",
+        states: RowStates,
         part: slice,
     ) -> Any:
         """What it gives for a part of their tokens, [n, t, ...]."""
         pick = partial(self._picked, rows, states, part=part)
-        return own(*map(pick, args), **{name: pick(given) for name, given in kwargs.items()})
+        before = _at_hand.set(AtHand(rows.tokens[:, part], self._tokens))
+        try:
+            return own(*map(pick, args), **{name: pick(given) for name, given in kwargs.items()})
+        finally:
+            _at_hand.reset(before)
 
     def _spans(self, rows: Rows) -> Iterator[tuple[int, int]]:
         """Tokens of one call: all, but those of which each state is wanted come one by one."""
         first = rows.length - len(rows.targets) + 1
-        if rows.has_state and self.mixers.forgets:
+        if rows.has_state and self._forgets:
             first = 1
         yield 0, first
         yield from ((at, at + 1) for at in range(first, rows.length))
 
-    def _picked(self, rows: Rows, states: "RowStates", given: Any, part: slice) -> Any:
+    def _picked(self, rows: Rows, states: RowStates, given: Any, part: slice) -> Any:
         """An argument for some rows: [n, t, ...] of [1, T, ...], and their own cache."""
         if isinstance(given, StateCache):
             return states
@@ -245,110 +222,6 @@ class StepStates:
         return out[None]
 
 
-class _Unlearnt(Exception):
-    """How a module keeps its states is not known: all it has run on came out of a file."""
-
-
-class RowStates:
-    """What a module takes for its cache: the states of some rows, [n, ...], while it runs.
-
-    They are read when first asked for. A module may change what it got in place, or give another.
-    """
-
-    def __init__(self, mixers: Mixers, rows: Rows) -> None:
-        self._mixers, self._rows = mixers, rows
-        self._conv: dict[Key, torch.Tensor] = {}
-        self._recurrent: dict[int, torch.Tensor] = {}
-
-    def save(self, pages: PageIndex) -> set[int]:
-        """Put the states in pages; returns the layers they are of."""
-        for key, conv in self._conv.items():
-            held = self._mixers.held[key]
-            kept = conv[..., held.width - self._columns(key[0]) :]
-            self._mixers.write((key[0], "conv"), pages, kept, held.start, held.stop)
-        for layer, recurrent in self._recurrent.items():
-            whole = recurrent.shape[1]
-            self._mixers.write((layer, "recurrent"), pages, recurrent, 0, whole)
-        return {layer for layer, _ in self._conv} | set(self._recurrent)
-
-    # -- what modules call ---------------------------------------------------------------------
-
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        """[n, channels, columns]; None: the rows have none."""
-        key = layer_idx, state_idx
-        if key not in self._conv and self._rows.has_state:
-            if key not in self._mixers.held:
-                raise _Unlearnt
-            held = self._mixers.held[key]
-            kept = self._mixers.read((layer_idx, "conv"), self._rows.source)
-            conv = kept[:, held.start : held.stop].to(held.dtype)
-            self._conv[key] = pad(conv, (held.width - conv.shape[-1], 0))
-        return self._conv.get(key)
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        """[n, *shape]; None: the rows have none."""
-        del state_idx
-        if layer_idx not in self._recurrent and self._rows.has_state:
-            if (layer_idx, "recurrent") not in self._mixers.tensors:
-                return None
-            if layer_idx not in self._mixers.dtypes:
-                raise _Unlearnt
-            kept = self._mixers.read((layer_idx, "recurrent"), self._rows.source)
-            self._recurrent[layer_idx] = kept.to(self._mixers.dtypes[layer_idx])
-        return self._recurrent.get(layer_idx)
-
-    def update_conv_state(
-        self,
-        conv_states: torch.Tensor,
-        layer_idx: int,
-        state_idx: int = 0,
-        conv_kernel_size: int | None = None,
-        **_rest: Any,
-    ) -> torch.Tensor:
-        """Add columns [n, channels, t]; returns them behind those there were."""
-        key = layer_idx, state_idx
-        had, width = self.get_conv_state(*key), conv_kernel_size or conv_states.shape[-1]
-        if had is None:
-            self._learn(key, conv_states, width)
-            full = pad(conv_states, (max(0, width - conv_states.shape[-1]), 0))
-        else:
-            width, full = had.shape[-1], torch.cat([had, conv_states.to(had.dtype)], -1)
-        self._conv[key] = full[..., full.shape[-1] - width :]
-        return full
-
-    def update_recurrent_state(
-        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **_rest: Any
-    ) -> torch.Tensor:
-        """Replace the state [n, *shape]; returns it."""
-        if state_idx:
-            raise UnsupportedModel(f"layer {layer_idx}", "it keeps several recurrent states")
-        dtype = self._mixers.dtypes.setdefault(layer_idx, recurrent_states.dtype)
-        self._recurrent[layer_idx] = recurrent_states.to(dtype)
-        return self._recurrent[layer_idx]
-
-    def get_linear_cache(self, layer_idx: int) -> torch.Tensor | None:
-        """As MiniMax asks for its recurrent state."""
-        return self.get_recurrent_state(layer_idx)
-
-    def set_linear_cache(self, layer_idx: int, linear_cache: torch.Tensor) -> None:
-        """As MiniMax gives it back."""
-        self.update_recurrent_state(linear_cache, layer_idx)
-
-    def is_recording_past(self, layer_idx: int) -> bool:
-        """False: states are kept where the step wants them."""
-        del layer_idx
-        return False
-
-    def _columns(self, layer: int) -> int:
-        return self._mixers.tensors[layer, "conv"].shape[-1]
-
-    def _learn(self, key: Key, conv: torch.Tensor, width: int) -> None:
-        """Note how the model keeps a convolution state, where it first shows one."""
-        (layer, number), held = key, self._mixers.held
-        start = 0 if not number else held[layer, number - 1].stop
-        held.setdefault(key, Held(start, start + conv.shape[1], width, conv.dtype))
-
-
 def _forward(
     own: Forward, make: Callable[[Forward], Forward] | None, *args: Any, **kwargs: Any
 ) -> Any:
@@ -371,10 +244,6 @@ def _behind(parts: Any) -> Any:
     if len(parts) == 1 or not isinstance(parts[0], torch.Tensor):
         return parts[-1]
     return torch.cat(list(parts), dim=1)
-
-
-def _is_state(tensor: TensorPlan) -> bool:
-    return tensor.component in ("recurrent", "conv") and not tensor.draft
 
 
 def modules_with_states(model: Any) -> list[tuple[Any, Callable[[Forward], Forward] | None]]:
