@@ -55,7 +55,10 @@ def test_answers_of_generate(family):
     assert len({tuple(answer) for answer in expected}) > 1
     with engine_of(model, max_step_tokens=4) as engine:
         assert expected == answers(engine, asked)
-        again = engine.submit(*asked[1][:1], GREEDY, inputs=asked[1][1])
+        starts, sources = zip(*asked, strict=True)
+        found = engine.generate(starts, GREEDY, inputs=sources)
+        assert expected == [each.token_ids for each in found]
+        again = engine.submit(starts[1], GREEDY, inputs=sources[1])
         engine.run()
         assert (expected[1], 4) == (again.output, again.cached_tokens)
         engine.cache.check()

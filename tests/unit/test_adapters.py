@@ -10,7 +10,7 @@ import transformers
 import octavo
 from octavo.engine import Engine, SamplingParams
 from octavo.engine.adapters import Adapters, unwrapped
-from octavo.errors import IdentityError, UnsupportedModel
+from octavo.errors import IdentityError, LengthError, UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
@@ -110,6 +110,29 @@ def test_rows_of_one_step_have_adapters_of_their_own(model, answers, max_step_to
         engine.cache.check()
     assert 9 == len({tuple(answer) for answer in answers})
     assert answers[4] == by_generate(model, *ASKED[4])  # the model is as it was
+
+
+def test_generate_takes_an_adapter_for_all_or_one_per_prompt(model, answers):
+    """As submit does, in the order of the prompts."""
+    with Engine(model, plan_of(model)) as engine:
+        each = engine.generate(
+            [prompt for prompt, _ in ASKED], GREEDY, adapter=[name for _, name in ASKED]
+        )
+        assert answers == [found.token_ids for found in each]
+        both = engine.generate(PROMPTS, GREEDY, adapter="sql")
+        assert answers[1::3] == [found.token_ids for found in both]
+        with pytest.raises(LengthError, match=r"len\(adapter\) is 1"):
+            engine.generate(PROMPTS, GREEDY, adapter=["sql"])
+
+
+def test_models_run_by_rows():
+    """They take neither adapters nor media, and say why."""
+    config = transformers.MptConfig(d_model=32, n_heads=4, n_layers=2, vocab_size=61)
+    base = transformers.MptForCausalLM(config).eval()
+    model = add(base, "sql", target_modules=["Wqkv"])
+    match = pytest.raises(UnsupportedModel, match="run by rows, without adapters and media: ")
+    with Engine(model, plan_of(base)) as engine, match:
+        engine.submit([1, 2], adapter="sql")
 
 
 def test_preempted_rows_keep_their_adapter(model, answers):

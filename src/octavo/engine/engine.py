@@ -20,7 +20,7 @@ from octavo.cache.policies import Policy
 from octavo.checks import Tokens, check_flag, check_int, check_number
 from octavo.engine.adapters import unwrapped
 from octavo.engine.core import EngineCore, EngineStats
-from octavo.engine.limits import check_limit, check_prompt
+from octavo.engine.limits import check_limit, check_prompt, one_per_prompt
 from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Claim, Loop, guard_of
 from octavo.engine.progress import wait_for_all
@@ -30,7 +30,6 @@ from octavo.engine.scoring import own_salt
 from octavo.engine.speculation import PromptLookup
 from octavo.engine.texts import stops_of
 from octavo.errors import (
-    LengthError,
     LoopDied,
     PlanError,
     SamplingError,
@@ -298,13 +297,15 @@ class Engine:
         prompts: Iterable[Tokens],
         params: SamplingParams | Items[SamplingParams] | None = None,
         *,
+        adapter: str | Items[str | None] | None = None,
+        inputs: Mapping[str, Any] | Items[Mapping[str, Any] | None] | None = None,
         progress: bool = False,
     ) -> list[Completion]:
         """Run prompts as one continuous batch.
 
         Args:
             prompts: token ids of each.
-            params: for all, or one per prompt.
+            params, adapter, inputs: as of `submit`; for all, or a list of one per prompt.
             progress: whether a bar on stderr shows how many are done.
 
         Returns:
@@ -318,13 +319,13 @@ class Engine:
         if not isinstance(prompts, Iterable):
             raise TokenError(0, prompts)
         items = list(prompts)
-        each = list(params) if isinstance(params, Items) else [params] * len(items)
-        if len(each) != len(items):
-            raise LengthError("len(params)", len(each), len(items), len(items), "one per prompt")
+        given = {"params": params, "adapter": adapter, "inputs": inputs}
+        each = zip(*(one_per_prompt(k, v, len(items)) for k, v in given.items()), strict=True)
         requests: list[Request] = []
         try:
-            for tokens, wanted in zip(items, each, strict=True):
-                requests.extend(self.submit(tokens, wanted).samples)
+            for tokens, one in zip(items, each, strict=True):
+                asked = self.submit(tokens, one[0], adapter=one[1], inputs=one[2])
+                requests.extend(asked.samples)
             wait_for_all(requests, progress=check_flag("progress", progress))
         finally:
             for request in requests:

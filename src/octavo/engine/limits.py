@@ -3,6 +3,9 @@
 Reads the plan alone, so that no thread that runs the engine is disturbed.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from octavo.cache.cache import Cache
 from octavo.checks import Ints, Tokens, check_tokens
 from octavo.errors import CapacityError, LengthError, NeverFits, TokenError
@@ -43,3 +46,16 @@ def check_limit(cache: Cache, prompt: int, max_tokens: int) -> int:
     if limit > cache.max_length:
         raise CapacityError("limit", limit, cache.max_length, "max_length of the plan")
     return limit
+
+
+def one_per_prompt(name: str, given: Any, count: int) -> list[Any]:
+    """What `Engine.generate` is given for all prompts, or for each; one for each. O(count).
+
+    Raises:
+        LengthError: it is a list of another length.
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return [given] * count
+    if len(given) != count:
+        raise LengthError(f"len({name})", len(given), count, count, "one per prompt")
+    return list(given)
