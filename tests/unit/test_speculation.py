@@ -1,13 +1,16 @@
 """Speculation: guesses, what of them is accepted, and that tokens are those of no speculation."""
 
+from copy import deepcopy
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 import transformers
 
 import octavo
-from octavo import Cache, LengthError, Plan, SamplingError
-from octavo.engine import Engine, PromptLookup, SamplingParams
+from octavo import Cache, LengthError, Plan, PlanError, SamplingError, UnsupportedModel
+from octavo.engine import Draft, Engine, PromptLookup, SamplingParams
 from octavo.engine.speculation import rollback_for
 from octavo.engine.speculation.lookup import NGrams
 from octavo.engine.speculation.worth import PAUSE, Chance, Costs
@@ -35,28 +38,49 @@ def no_clock(monkeypatch):
     monkeypatch.setattr("octavo.engine.speculation.speculation.perf_counter", lambda: 0.0)
 
 
+def llama(**changes):
+    """A tiny random Llama in float64."""
+    torch.manual_seed(0)
+    found = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE | changes)).double()
+    return noisy(found, 0.2)
+
+
+def noisy(model, share):
+    """The model with noise on its weights."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.add_(torch.randn_like(parameter) * share)
+    return model
+
+
 @pytest.fixture(scope="module")
 def model():
-    """A tiny random Llama in float64, of few words: its answers repeat themselves."""
-    torch.manual_seed(0)
-    found = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).double()
-    with torch.no_grad():
-        for parameter in found.parameters():
-            if parameter.ndim > 1:
-                parameter.add_(torch.randn_like(parameter) * 0.2)
-    return found
+    """One of few words: its answers repeat themselves."""
+    return llama()
 
 
-def plan_for(model, pages=60):
+@pytest.fixture(scope="module")
+def draft(model):
+    """One that mostly says what the model says."""
+    return noisy(deepcopy(model), 0.02)
+
+
+def plan_for(model, pages=60, draft=None):
     """A plan of exactly ``pages`` usable pages of 4 tokens."""
     spec = octavo.ModelSpec.from_config(model.config.to_dict())
-    token = sum(layer.elements_per_token for layer in spec.layers) * 8
-    return octavo.plan(spec, (pages + 1) * 4 * token, page_size=4, dtype="fp64", order="head")
+    other = None if draft is None else octavo.ModelSpec.from_config(draft.config.to_dict())
+    layers = spec.layers if other is None else spec.layers + other.layers
+    token = sum(layer.elements_per_token for layer in layers) * 8
+    options = {"page_size": 4, "dtype": "fp64", "order": "head", "draft": other}
+    return octavo.plan(spec, (pages + 1) * 4 * token, **options)
 
 
 def run(model, params, pages=60, **options):
     """Requests of all prompts, run to their ends, and the engine's stats; nothing is left held."""
-    with Engine(model, plan_for(model, pages), **options) as engine:
+    way = options.get("speculation")
+    other = way.model if isinstance(way, Draft) else None
+    with Engine(model, plan_for(model, pages, other), **options) as engine:
         each = params if isinstance(params, list) else [params] * len(PROMPTS)
         found = [engine.submit(*pair) for pair in zip(PROMPTS, each, strict=True)]
         engine.run()
@@ -107,6 +131,119 @@ def test_the_same_tokens(model, plain, options, at):
     assert stats.generated_tokens == 3 * NEW
     assert stats.drafted_tokens == sum(request.drafted_tokens for request in found)
     assert stats.accepted_tokens == sum(request.accepted_tokens for request in found)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_step_tokens": 7, "prefix": False}, {"pages": 19, "watermark": 0}],
+    ids=["beside", "chunks of 7", "preempted"],
+)
+@pytest.mark.parametrize("at", [0, 2], ids=["greedy", "warm"])
+def test_the_same_tokens_with_a_draft_model(model, draft, plain, options, at):
+    """What a draft model guesses changes no token, and is often right."""
+    found, stats, pool = run(model, PARAMS[at], speculation=Draft(draft), **options)
+
+    assert plain[at] == outputs(found)
+    assert (pool.preemptions > 0) == ("pages" in options)
+    assert stats.drafted_tokens / 6 < stats.accepted_tokens < stats.drafted_tokens
+
+
+def test_a_draft_model_reads_what_the_model_reads(model, plain):
+    """One that is the model's copy is always right: also preempted, in chunks, from found pages."""
+    way = Draft(deepcopy(model), max_tokens=3)
+    with Engine(
+        model, plan_for(model, 24, way.model), speculation=way, max_step_tokens=9, watermark=0
+    ) as engine:
+        for at in (0, 1, 2, 0):
+            found = [engine.submit(prompt, PARAMS[at]) for prompt in PROMPTS]
+            found += [engine.submit(PROMPTS[1], PARAMS[0])]
+            engine.run()
+            engine.cache.check()
+            assert plain[at] == outputs(found[:3])
+        samples = SamplingParams(max_tokens=NEW, temperature=1.0, seed=7, n=3)
+        engine.submit(PROMPTS[1], samples)
+        engine.run()
+
+        assert engine.cache.stats().preemptions > 0
+        assert engine.stats.cached_tokens > 100
+        assert engine.stats.accepted_tokens == engine.stats.drafted_tokens > 5 * NEW
+
+
+def test_models_are_given_back(model, draft, plain):
+    """A closed engine leaves both models as they were."""
+    names = [each.config._attn_implementation for each in (model, draft)]
+    run(model, PARAMS[0], speculation=Draft(draft))
+
+    assert names == [each.config._attn_implementation for each in (model, draft)]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (Draft, UnsupportedModel, "it is the model itself"),
+        (lambda _: Draft(llama(vocab_size=24)), UnsupportedModel, "a vocabulary of 24 tokens"),
+        (lambda _: Draft(llama(max_position_embeddings=32)), UnsupportedModel, "max_length=32"),
+        (lambda _: Draft(llama().float()), PlanError, "computes in torch.float32"),
+    ],
+)
+def test_refuses_draft_models_that_do_not_fit(model, make, error, words):
+    """What stands in the way is named, and both models are given back."""
+    name, way = model.config._attn_implementation, make(model)
+    with pytest.raises(error, match=words):
+        Engine(model, plan_for(model, draft=way.model), speculation=way)
+    assert name == model.config._attn_implementation == way.model.config._attn_implementation
+
+
+def test_refuses_a_plan_without_the_draft_model(model, draft):
+    """Its keys and values must have their place."""
+    with pytest.raises(PlanError, match="no draft model.*draft="):
+        Engine(model, plan_for(model), speculation=Draft(draft))
+    with pytest.raises(PlanError, match="other layers"):
+        Engine(model, plan_for(model, draft=llama(num_hidden_layers=1)), speculation=Draft(draft))
+
+
+def _joint(model, prompt, params):
+    """The chances of all answers of two tokens behind the first, by the model alone."""
+    warm, found = params.temperature, {}
+    words = range(model.config.vocab_size)
+    answers = torch.tensor([[*prompt, *answer] for answer in product(words, repeat=3)])
+    with torch.no_grad():
+        logits = model(answers).logits.double() / warm
+    chances = logits[:, len(prompt) - 1 : -1].softmax(-1)
+    for row, answer in enumerate(answers[:, len(prompt) :].tolist()):
+        each = (chances[row, at, token] for at, token in enumerate(answer))
+        found[tuple(answer)] = float(torch.stack(list(each)).prod())
+    return found
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+@pytest.mark.parametrize("way", ["lookup", "draft"])
+def test_the_distribution(way, seeded):
+    """Sampled answers are as frequent as the model alone would have them (chi-square)."""
+    model, prompt, draws = llama(vocab_size=4, num_hidden_layers=1), [1, 2, 1, 2, 1, 2], 1000
+    params = SamplingParams(max_tokens=3, temperature=1.3, seed=1 if seeded else None)
+    other = noisy(deepcopy(model), 0.1) if way == "draft" else None
+    speculation = PromptLookup(min_match=1) if other is None else Draft(other, max_tokens=2)
+    expected, counts = _joint(model, prompt, params), {}
+    with Engine(model, plan_for(model, 150, other), speculation=speculation) as engine:
+        for start in range(0, draws, 50):
+            found = [engine.submit(prompt, params) for _ in range(50)]
+            for at, request in enumerate(found):
+                request.sampler.generator.manual_seed(start + at)
+            engine.run()
+            for request in found:
+                answer = tuple(request.output)
+                counts[answer] = counts.get(answer, 0) + 1
+        assert draws / 8 < engine.stats.accepted_tokens < engine.stats.drafted_tokens
+    common = {answer for answer, chance in expected.items() if chance * draws >= 5}
+    rare = 1 - sum(expected[answer] for answer in common)
+    cells = [(counts.get(answer, 0), expected[answer] * draws) for answer in common]
+    cells.append((draws - sum(seen for seen, _ in cells), rare * draws))
+    score = sum((seen - mean) ** 2 / mean for seen, mean in cells)
+    freedom = len(cells) - 1
+
+    assert freedom > 15
+    assert score < freedom + 3.5 * (2 * freedom) ** 0.5
 
 
 def test_fewer_steps(model):
@@ -271,6 +408,7 @@ def test_states_are_kept_for_each_guess():
     plan = octavo.plan(stateful, "1MiB", dtype="fp32", order="head")
 
     assert LOOKUP.max_tokens == rollback_for(LOOKUP, plan)
+    assert rollback_for(Draft(None, max_tokens=3), plan) == 3
     assert rollback_for(None, plan) == 0
 
 

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from octavo.engine.engine import Engine
     from octavo.engine.request import Completion, Request
     from octavo.engine.sampling import SamplingParams, TokenLogprobs
-    from octavo.engine.speculation import PromptLookup
+    from octavo.engine.speculation import Draft, PromptLookup
 
 __all__ = [
     "Completion",
+    "Draft",
     "Engine",
     "EngineStats",
     "PromptLookup",
@@ -28,6 +29,7 @@ __all__ = [
 
 _HOMES = {
     "Completion": "request",
+    "Draft": "speculation",
     "Engine": "engine",
     "EngineStats": "core",
     "PromptLookup": "speculation",

@@ -24,6 +24,7 @@ from octavo.engine.request import FinishReason, Request
 from octavo.engine.sampling import Samplers
 from octavo.engine.scoring import note_scores, with_scores
 from octavo.engine.speculation import (
+    Draft,
     Found,
     PromptLookup,
     Speculation,
@@ -95,7 +96,7 @@ class EngineCore:
         preemption: bool,
         watermark: float,
         erase: bool,
-        speculation: PromptLookup | None,
+        speculation: PromptLookup | Draft | None,
         quantise: Quantisation | None,
         tokenizer: Any,
     ) -> None:
@@ -116,12 +117,22 @@ class EngineCore:
             watermark=watermark,
         )
         self.scheduler, self.inbox = self._schedule(), Inbox()
-        self._speculation = Speculation(speculation)
         self.runner = runner_of(model, plan, quantise)
+        try:
+            self._speculation = Speculation(speculation, model, self.runner.storage)
+        except Exception:
+            self.runner.close()
+            raise
         self.conditions = Conditions(model, self.runner)
         self.vocabulary = vocabulary_of(model)
         self.samplers = Samplers(self.vocabulary, self.runner.storage.device, tokenizer)
         self.stats, self.torn = EngineStats(), False
+
+    def release(self) -> None:
+        """Give the models back as they were. May be called twice."""
+        self.runner.close()
+        self._speculation.close()
+        self.conditions.close()
 
     def whole(self, call: Callable[[], T]) -> T:
         """Make a call that changes pages, after mending what an interrupt has left half done."""
@@ -208,13 +219,16 @@ class EngineCore:
             The requests that want a token, and for each its tokens or what its sampler raised.
         """
         step, self.torn = turn.step, True  # until it is committed or aborted
+        storage = self.runner.storage
         try:
             if self._erases:
-                self.runner.storage.zero(step.fresh)
+                storage.zero(step.fresh)
+            storage.apply(step.copies)
             drafts = self._speculation.write(step, turn.requests)
             scored = with_scores(step, turn.requests)
             with self.conditions.applied(scored, [each.condition for each in turn.requests]):
                 logits = self.runner.forward(scored)
+            storage.apply(step.snapshots)
             logits = note_scores(scored, step, turn.requests, logits)
             rows = list(compress(turn.requests, step.wants_token.tolist()))
             logits, drafts, wanting = _with_forks(logits, drafts, rows)

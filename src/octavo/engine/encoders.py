@@ -149,7 +149,6 @@ class EncoderDecoderRunner:
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
         """Compute a step; see `Runner.forward`. Cost: a forward pass for rows that stand alike."""
-        self.storage.apply(step.copies)
         wanted, found = wanted_places(step), dict[int, torch.Tensor]()
         for rows in self._alike(step):
             places = places_of(step, rows)

@@ -27,7 +27,7 @@ from octavo.engine.progress import wait_for_all
 from octavo.engine.request import Completion, OnToken, Request
 from octavo.engine.sampling import SamplingParams
 from octavo.engine.scoring import own_salt
-from octavo.engine.speculation import PromptLookup
+from octavo.engine.speculation import Draft, PromptLookup
 from octavo.engine.texts import stops_of
 from octavo.errors import (
     LoopDied,
@@ -94,7 +94,7 @@ class Engine:
         preemption: bool = True,
         watermark: float = WATERMARK,
         erase: bool = False,
-        speculation: PromptLookup | None = None,
+        speculation: PromptLookup | Draft | None = None,
         quantise: Quantisation | None = None,
         tokenizer: Any = None,
     ) -> None:
@@ -142,7 +142,8 @@ class Engine:
     @property
     def storage(self) -> Storage:
         """The tensors, where keys and values live."""
-        return self._core.runner.storage
+        found: Storage = self._core.runner.storage
+        return found
 
     @property
     def stats(self) -> EngineStats:
@@ -389,8 +390,7 @@ class Engine:
                 self._core.whole(self._core.cancel_all)  # of its own pages; another has the model
             else:
                 self._drive(self._core.cancel_all)
-                self._core.runner.close()
-                self._core.conditions.close()
+                self._core.release()
         except StepError:
             self._closed = closed
             raise

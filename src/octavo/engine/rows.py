@@ -19,7 +19,7 @@ from octavo.errors import StepError, uncopied
 from octavo.integrations.transformers.attention import PagedPass, paged_layers
 from octavo.integrations.transformers.layers import token_layer
 from octavo.integrations.transformers.passes import ModelPass
-from octavo.storage import Storage
+from octavo.storage.layers import LayerStore
 
 
 def rows_of(step: Step) -> Iterator[Step]:
@@ -105,7 +105,7 @@ class RowCache(StateCache):
 
     __reduce__ = uncopied("it is a part of one runner")
 
-    def __init__(self, model: Any, storage: Storage) -> None:
+    def __init__(self, model: Any, storage: LayerStore) -> None:
         self._storage, plan = storage, storage.plan
         self._row, self._paged = OpenRow(plan.max_length or plan.tokens), paged_layers(plan)
         assert plan.spec is not None

@@ -32,7 +32,7 @@ from octavo.integrations.transformers.models import length_bound_rope, spec_of, 
 from octavo.model.layers import LayerKind, kinds_in
 from octavo.model.spec import Attention, Cross, Latent, ModelSpec, Shared, State
 from octavo.planner.request import Plan
-from octavo.storage import Storage
+from octavo.storage import LayerStore, Storage
 
 _own: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # model -> implementation before ours
 
@@ -101,6 +101,8 @@ class Runner:
         model: a transformers causal language model; put in evaluation mode.
         plan: from `octavo.plan` for this model.
         quantise: what to make of the weights of linear layers; None: nothing.
+        storage: where its keys and values live beside those of another model; None: in tensors of
+            the plan that are made here.
 
     Attributes:
         model: as given.
@@ -117,10 +119,16 @@ class Runner:
 
     __reduce__ = uncopied("it has a model and the pages of its cache; make another")
 
-    def __init__(self, model: Any, plan: Plan, quantise: Quantisation | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        plan: Plan,
+        quantise: Quantisation | None = None,
+        storage: LayerStore | None = None,
+    ) -> None:
         check_servable(model, plan)
         self.model = model
-        self.storage = Storage(plan, model.device)
+        self.storage: Any = storage or Storage(plan, model.device)
         self._mixers = Mixers(model, self.storage)
         self.by_rows = why_by_rows(model, spec_of(model))
         self._writer = cache_class(model, PageWriter)(plan)
@@ -137,7 +145,7 @@ class Runner:
         """Compute a step: write the KV of its tokens, return the logits it wants.
 
         Args:
-            step: open, from the cache of the same plan.
+            step: open, from the cache of the same plan; its ``copies`` have been run.
 
         Returns:
             [k, vocabulary]: of each row that wants a token, in their order, what follows its last
@@ -151,13 +159,9 @@ class Runner:
         never the pool.
         """
         self._take()
-        self.storage.apply(step.copies)
         if self._cache is None:
-            logits = self._run_ragged(step)
-        else:
-            logits = torch.cat([self._run_row(row, self._cache) for row in rows_of(step)])
-        self.storage.apply(step.snapshots)
-        return logits
+            return self._run_ragged(step)
+        return torch.cat([self._run_row(row, self._cache) for row in rows_of(step)])
 
     def _run_ragged(self, step: Step) -> torch.Tensor:
         """All rows at once, one behind the other."""

@@ -5,9 +5,9 @@ Knows no device and allocates nothing. Bytes are in `octavo.planner.sizes`; what
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from octavo.checks import check_flag, check_int
 from octavo.errors import PlanError, UnknownGroup
@@ -184,6 +184,18 @@ class PoolPlan:
         if self.packed:
             return max(g.page_bytes * g.pages_per_parent for g in self.groups.values())
         return sum(group.page_bytes for group in self.groups.values())
+
+    @property
+    def draft(self) -> Self | None:
+        """The same pages as the draft model has them: its layers and tensors; None: there is none.
+
+        O(tensors).
+        """
+        if self._request is None or self._request.draft is None:
+            return None
+        tensors = tuple(tensor._replace(draft=False) for tensor in self.tensors if tensor.draft)
+        request = self._request._replace(spec=self._request.draft, draft=None)
+        return replace(self, spec=request.spec, tensors=tensors, _request=request)
 
     def ids(self, group: str) -> int:
         """Page ids of ``group``, the null page included. O(1).

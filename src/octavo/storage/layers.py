@@ -3,6 +3,7 @@
 Knows kinds of components. Knows no whole pages, no files and no sequences.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from octavo.arrays import NDArray
 from octavo.checks import check_choice, check_int, check_positive
 from octavo.errors import LengthError, PlanError, uncopied
+from octavo.planner.layouts import TensorPlan
 from octavo.planner.plan import Plan
 from octavo.storage.addresses import DeviceIndex, Ints, PageIndex
 from octavo.storage.fields import ComponentField, WriteIndex
@@ -26,7 +28,8 @@ class LayerStore:
     Made by `Storage`: one of the model, and `Storage.draft` of its draft model.
 
     Attributes:
-        plan: as `Storage` was given it.
+        plan: as `Storage` was given it; of a draft model with its layers.
+        dtype: element type of keys and values.
         device: where the arena is.
         addresses: checks page ids and slots, and brings them to the device.
         fields: by (layer, group, component), the views that are moved as they are.
@@ -37,18 +40,21 @@ class LayerStore:
     )
 
     def __init__(
-        self, plan: Plan, addresses: DeviceIndex, arena: torch.Tensor, *, draft: bool
+        self,
+        plan: Plan,
+        tensors: Iterable[TensorPlan],
+        addresses: DeviceIndex,
+        arena: torch.Tensor,
     ) -> None:
         self.plan, self.device, self.addresses = plan, arena.device, addresses
         self.fields = {
-            (t.layer, t.group, t.component): ComponentField(arena, t, plan.order)
-            for t in plan.tensors
-            if t.draft == draft
+            (t.layer, t.group, t.component): ComponentField(arena, t, plan.order) for t in tensors
         }
         by_layer: dict[tuple[int, str], dict[str, ComponentField]] = {}
         for (layer, group, component), field in self.fields.items():
             by_layer.setdefault((layer, group), {})[component] = field
         assert plan.elements is not None
+        self.dtype: torch.dtype = getattr(torch, plan.elements.kv.torch_name)
         self._keyvalues = {
             place: KeyValues(fields, plan.order, plan.elements.scales)
             for place, fields in by_layer.items()

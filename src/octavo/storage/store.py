@@ -42,6 +42,7 @@ class Storage(LayerStore):
     Attributes:
         plan: as given.
         device: as a torch.device.
+        dtype: element type of keys and values.
         arena: uint8[sizes.arena_bytes(plan)], all there is.
         draft: the same verbs for the layers of the plan's draft model.
 
@@ -53,21 +54,19 @@ class Storage(LayerStore):
         if not isinstance(plan, Plan) or plan.elements is None or not plan.tensors:
             raise PlanError("plan", plan, "it must come from octavo.plan, which knows bytes")
         self.arena = zeros(sizes.arena_bytes(plan), _device(device))
-        self._dtype: torch.dtype = getattr(torch, plan.elements.kv.torch_name)
         addresses = DeviceIndex(plan, self.arena.device)
-        super().__init__(plan, addresses, self.arena, draft=False)
-        self.draft = LayerStore(plan, addresses, self.arena, draft=True)
+        own = [tensor for tensor in plan.tensors if not tensor.draft]
+        super().__init__(plan, own, addresses, self.arena)
+        drafts = plan.draft
+        self.draft = LayerStore(
+            drafts or plan, drafts.tensors if drafts else (), addresses, self.arena
+        )
         self._bytes = PageBytes(plan, addresses, self.arena)
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated: the planned ones."""
         return self.arena.nbytes
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Element type of keys and values."""
-        return self._dtype
 
     def apply(self, copies: Mapping[str, Copies], fresh: Mapping[str, Ints] | None = None) -> None:
         """Run a step's ``copies`` (before the forward pass) or ``snapshots`` (after it).

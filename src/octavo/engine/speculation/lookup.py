@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from octavo.cache.step import Step
 from octavo.checks import check_int
 from octavo.engine.request import Request
+from octavo.errors import uncopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class Lookup:
         max_tokens: most guesses per request and step.
     """
 
+    __reduce__ = uncopied("it is a part of one engine")
+
     def __init__(self, way: PromptLookup) -> None:
         self.max_tokens, self._size = way.max_tokens, way.min_match
         self._read: WeakKeyDictionary[Request, NGrams] = WeakKeyDictionary()
@@ -107,3 +110,6 @@ class Lookup:
             self._read[request].guess(count) if count else []
             for request, count in zip(requests, counts, strict=True)
         ]
+
+    def close(self) -> None:
+        """Nothing: it has taken nothing."""

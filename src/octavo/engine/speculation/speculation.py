@@ -4,26 +4,28 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from itertools import compress
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.engine.request import Request
 from octavo.engine.runner import draft_counts
+from octavo.engine.speculation.drafts import Draft, Drafter
 from octavo.engine.speculation.lookup import Lookup, PromptLookup
 from octavo.engine.speculation.verification import Found
 from octavo.engine.speculation.worth import Worth
 from octavo.errors import SamplingError, uncopied
 from octavo.planner.request import Plan
+from octavo.storage import Storage
 
 
-def rollback_for(way: PromptLookup | None, plan: Plan) -> int:
+def rollback_for(way: PromptLookup | Draft | None, plan: Plan) -> int:
     """How many positions a cache must be able to take back where layers keep states.
 
     A sequence then holds a state for each of them, and one more. O(layers).
     """
     stateful = any(group.lifetime.form == "state" for group in plan.groups.values())
-    return way.max_tokens if stateful and isinstance(way, PromptLookup) else 0
+    return way.max_tokens if stateful and isinstance(way, PromptLookup | Draft) else 0
 
 
 class Guesser(Protocol):
@@ -43,6 +45,20 @@ class Guesser(Protocol):
         """So many guesses for each row of an open step, as many as `count` has said or fewer."""
         ...
 
+    def close(self) -> None:
+        """Leave everything as it was found. May be called twice."""
+        ...
+
+
+def _guesser(way: PromptLookup | Draft | None, model: Any, storage: Storage) -> Guesser | None:
+    if way is None:
+        return None
+    if isinstance(way, PromptLookup):
+        return Lookup(way)
+    if isinstance(way, Draft):
+        return Drafter(way, model, storage)
+    raise SamplingError("speculation", way, "it must be a PromptLookup, a Draft or None")
+
 
 class Speculation:
     """Guesses for an engine's steps, as many as pay.
@@ -51,17 +67,16 @@ class Speculation:
 
     Args:
         way: how tokens are guessed; None: not at all.
+        model, storage: the engine's.
 
     Raises:
-        SamplingError: ``way`` is none of these.
+        SamplingError: ``way`` is none of these. PlanError, UnsupportedModel: as `Drafter`.
     """
 
     __reduce__ = uncopied("it is a part of one engine")
 
-    def __init__(self, way: PromptLookup | None) -> None:
-        if way is not None and not isinstance(way, PromptLookup):
-            raise SamplingError("speculation", way, "it must be a PromptLookup or None")
-        self._guesser: Guesser | None = None if way is None else Lookup(way)
+    def __init__(self, way: PromptLookup | Draft | None, model: Any, storage: Storage) -> None:
+        self._guesser = _guesser(way, model, storage)
         self._worth = Worth()
         self._began = self._drafted = 0.0
 
@@ -128,3 +143,8 @@ class Speculation:
             drafting, seconds = self._drafted - self._began, perf_counter() - self._drafted
             self._worth.costs.note(len(step.input_ids), seconds, gained, verified, drafting)
         return {"drafted_tokens": verified, "accepted_tokens": accepted}
+
+    def close(self) -> None:
+        """Give back what it has taken. May be called twice."""
+        if self._guesser is not None:
+            self._guesser.close()

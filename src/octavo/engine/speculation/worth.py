@@ -15,6 +15,7 @@ from math import log
 from weakref import WeakKeyDictionary
 
 from octavo.engine.request import Request
+from octavo.errors import uncopied
 
 PAUSE = 16
 """Steps after which a request whose guesses do not pay is given one."""
@@ -24,11 +25,9 @@ _SLOWEST = 4.0  # times the mean: a step that took longer was held up by somethi
 
 
 class Costs:
-    """What steps of one token per request, and of guesses behind them, have cost so far.
+    """What steps of one token per request, and of guesses behind them, have cost so far."""
 
-    Attributes:
-        drafting: seconds to make a guess.
-    """
+    __reduce__ = uncopied("it is a part of one engine")
 
     def __init__(self) -> None:
         self._steps = self._tokens = self._squares = 0.0  # sums; newer steps count more
@@ -75,6 +74,8 @@ class Costs:
 class Chance:
     """How often one request's guesses were right: at first, as two of three would be."""
 
+    __reduce__ = uncopied("it is a part of one engine")
+
     def __init__(self) -> None:
         self._right, self._wrong = 2.0, 1.0
         self._quiet = 0  # steps since it was last given a guess
@@ -101,6 +102,8 @@ class Worth:
     Attributes:
         costs: of steps.
     """
+
+    __reduce__ = uncopied("it is a part of one engine")
 
     def __init__(self) -> None:
         self.costs = Costs()

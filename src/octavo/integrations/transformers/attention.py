@@ -27,7 +27,8 @@ from octavo.integrations.transformers.latents import Unexpanded
 from octavo.model.lifetimes import group_name
 from octavo.model.spec import Attention, Latent, Shared
 from octavo.planner.plan import Plan
-from octavo.storage import Storage, WriteIndex
+from octavo.storage import WriteIndex
+from octavo.storage.layers import LayerStore
 
 NAME = "octavo"
 """Attention of models whose every layer goes through pages: transformers makes no masks for it."""
@@ -105,7 +106,7 @@ class PagedPass:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: LayerStore,
         step: Step | None,
         shape: tuple[int, int],
         places: Index | None = None,

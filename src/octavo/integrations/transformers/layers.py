@@ -16,7 +16,7 @@ from octavo.integrations.transformers.columns import ColumnReader
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import BatchRows
 from octavo.model.spec import Latent
-from octavo.storage import Storage
+from octavo.storage.layers import LayerStore
 
 STATES = ("recurrent", "conv")
 """Components of a state."""
@@ -37,7 +37,7 @@ class Place(Protocol):
         """The pass that the model runs; raises StepError where there is none."""
 
 
-def layers_of(storage: Storage, rows: BatchRows) -> list[Any]:
+def layers_of(storage: LayerStore, rows: BatchRows) -> list[Any]:
     """transformers' list of layers, one per layer of the model. O(layers)."""
     plan = storage.plan
     assert plan.spec is not None
@@ -50,7 +50,7 @@ def layers_of(storage: Storage, rows: BatchRows) -> list[Any]:
 
 
 def _layer(
-    storage: Storage, rows: BatchRows, paged: PagedLayer | None, state: tuple[int, str] | None
+    storage: LayerStore, rows: BatchRows, paged: PagedLayer | None, state: tuple[int, str] | None
 ) -> Any:
     if state is None:
         return token_layer(storage, rows, paged)
@@ -60,7 +60,7 @@ def _layer(
 
 
 def token_layer(
-    storage: Storage, rows: Place, paged: PagedLayer | None, *, whole: bool = False
+    storage: LayerStore, rows: Place, paged: PagedLayer | None, *, whole: bool = False
 ) -> Any:
     """transformers' layer of what is kept of tokens, which may be nothing. O(1).
 
@@ -91,7 +91,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def __init__(
         self,
-        storage: Storage,
+        storage: LayerStore,
         rows: Place,
         paged: PagedLayer,
         *,
@@ -189,7 +189,7 @@ class IndexedLayer(TokenLayer):
         rest: as of `TokenLayer`.
     """
 
-    def __init__(self, storage: Storage, rows: Place, paged: PagedLayer, **rest: Any) -> None:
+    def __init__(self, storage: LayerStore, rows: Place, paged: PagedLayer, **rest: Any) -> None:
         super().__init__(storage, rows, paged, **rest)
         self.index = reader(storage, paged, "indexer")
 
@@ -222,7 +222,7 @@ class IndexedLayer(TokenLayer):
         return self.update_indexer(idx_k[:, 0])[:, None]
 
 
-def reader(storage: Storage, paged: PagedLayer, component: str) -> ColumnReader:
+def reader(storage: LayerStore, paged: PagedLayer, component: str) -> ColumnReader:
     """What gathers one component of a layer. O(1)."""
     view = storage.tensor(paged.layer, component)
     if view.ndim == 3:
@@ -243,7 +243,7 @@ class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
 
     __reduce__ = uncopied("it belongs to one cache")
 
-    def __init__(self, storage: Storage, layer: int, group: str, **rest: Any) -> None:
+    def __init__(self, storage: LayerStore, layer: int, group: str, **rest: Any) -> None:
         super().__init__(**rest)
         self.storage, self.layer, self.group = storage, layer, group
         self.dtypes = {
@@ -301,7 +301,7 @@ class MixedLayer(StateLayer, TokenLayer):
     """Attention beside a state in one layer."""
 
     def __init__(
-        self, storage: Storage, rows: BatchRows, paged: PagedLayer, layer: int, group: str
+        self, storage: LayerStore, rows: BatchRows, paged: PagedLayer, layer: int, group: str
     ) -> None:
         TokenLayer.__init__(self, storage, rows, paged)
         StateLayer.__init__(self, storage, layer, group)
