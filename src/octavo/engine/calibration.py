@@ -18,7 +18,7 @@ from octavo.errors import PlanError
 from octavo.simulation import MeasuredStep, StepWork
 
 TIMES = 3
-"""How often each kind of work is done; the fastest counts, whatever else the machine does."""
+"""How often each kind of work is done; the median counts."""
 _CHUNKS, _ROWS, _CONTEXTS = (16, 64, 256, 512), (1, 4, 16, 64), (16, 128, 1024)
 _MOST = 2048  # tokens of prompts that decode together: more would take minutes to compute
 _IDS = 16  # token ids that every model has
@@ -43,7 +43,7 @@ def measure(
         progress: called with how many kinds of work are done, and how many there are.
 
     Returns:
-        The fastest step of each kind of work that its pool and the model's context have room for.
+        The median step of each kind of work that its pool and the model's context have room for.
 
     Raises:
         PlanError: they have room for none.
@@ -64,7 +64,8 @@ def measure(
             steps = [*_prefill(engine, *chunks[done], chance, clock)]
         else:
             steps = [*_decode(engine, *batches[done - len(chunks)], chance, clock)]
-        found += [min(steps, key=lambda step: step.seconds)] if steps else []
+        steps.sort(key=lambda step: step.seconds)
+        found += [steps[len(steps) // 2]] if steps else []
     progress(whole, whole)
     if not found:
         raise PlanError("engine", engine, "its pool has no room for a step to measure")

@@ -23,7 +23,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic
 
 import numpy as np
 
@@ -32,43 +32,12 @@ from octavo.cache.cache import Cache
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.checks import Tokens, check_flag, check_int, check_number, has_entries
-from octavo.errors import (
-    IdentityError,
-    LengthError,
-    OutOfPages,
-    PlanError,
-    StepError,
-    uncopied,
-)
+from octavo.checks import check_flag, check_int, check_number
+from octavo.errors import OutOfPages, PlanError, StepError, uncopied
 from octavo.planner import pools
 from octavo.scheduling.order import PATIENCE, Order
+from octavo.scheduling.requests import R, Turn, check_request
 
-
-class Schedulable(Protocol):
-    """What the scheduler sees of a request; it must be hashable, and equal to no other.
-
-    Attributes:
-        prompt: token ids, a list or an int32 array, or a Prompt, which may have extras; read when
-            it is the next to run.
-        limit: most tokens, prompt and answer together; an empty pool must hold as many.
-        sequence: set by the scheduler: its handle in the cache; None before and after.
-    """
-
-    sequence: Sequence | None
-
-    @property
-    def prompt(self) -> Tokens | Prompt:
-        """Token ids, at least one."""
-        ...
-
-    @property
-    def limit(self) -> int:
-        """Tokens, at least the prompt's."""
-        ...
-
-
-R = TypeVar("R", bound=Schedulable)
 WATERMARK = 0.01
 """Share of the pool that is left when a request is admitted beside others, if none is named."""
 
@@ -83,43 +52,6 @@ def check_watermark(value: object) -> float:
     if not 0 <= share < 1:
         raise PlanError("watermark", value, "it must be at least 0 and below 1")
     return share
-
-
-def _sizes(request: Schedulable) -> tuple[int, int]:
-    """Tokens of a request's prompt, and its limit, checked. O(1)."""
-    try:
-        hash(request)
-    except Exception as error:
-        right = "it must be hashable, as a dataclass with eq=False is"
-        raise IdentityError("request", request, right) from error
-    for name in ("prompt", "limit"):
-        if not hasattr(request, name):
-            raise IdentityError("request", request, "it must have a prompt and a limit")
-    prompt: Any = request.prompt
-    try:
-        listed = isinstance(prompt, Prompt) or has_entries(prompt)
-        length = len(request.prompt) if listed else None
-    except Exception:  # noqa: BLE001, whatever a stranger's object raises
-        length = None
-    if length is None:
-        right = "it must be a list or array of token ids"
-        raise LengthError("request.prompt", prompt, None, None, right)
-    check_int("len(request.prompt)", length, 1)
-    return length, check_int("request.limit", request.limit, length)
-
-
-class Turn(NamedTuple, Generic[R]):
-    """One forward pass to run, and to commit or abort before the next.
-
-    Attributes:
-        step: open.
-        requests: by row of the step.
-        admitted: those that were admitted since the turn before.
-    """
-
-    step: Step
-    requests: list[R]
-    admitted: list[R]
 
 
 class Scheduler(Generic[R]):
@@ -208,7 +140,7 @@ class Scheduler(Generic[R]):
             CapacityError: its limit is beyond the cache's ``max_length``.
             NeverFits: its limit needs more pages than the pool has.
         """
-        length, limit = _sizes(request)
+        length, limit = check_request(request)
         prompt = request.prompt
         self.cache.check_limit(length, limit, prompt.extra if isinstance(prompt, Prompt) else ())
         self._order.add(request, priority, deadline)
