@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from test_engine import PROMPTS, SHAPE, conserved, plan_for
+from test_engine import PROMPTS, SHAPE, Letters, conserved, plan_for
 
 import octavo
 from octavo.engine import Engine, SamplingParams
@@ -607,16 +607,19 @@ def test_progress(engine, alone, capsys):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize(
     ("verb", "stride"),
-    [("schedule", 397), ("_compute", 3989), ("_book", 241), ("_fork", 331), ("_recover", 389)],
+    [("schedule", 997), ("_compute", 7993), ("_book", 487), ("_fork", 661), ("_recover", 787)],
 )
 def test_after_any_interrupt_all_requests_go_on(model, alone, verb, stride):
     """Ctrl-C at many lines of a step loses no request and no token, without a reset."""
     source = str(Path(octavo.__file__).parent)
     count, more = 3, True
     seeded = SamplingParams(max_tokens=6, temperature=1.0, seed=3, n=2)
+    text = Letters().decode(alone[1][3:5])
+    stops = SamplingParams(max_tokens=8, stop=text)
     while more:
-        with Engine(model, plan_for(model, pages=14)) as engine:
+        with Engine(model, plan_for(model, pages=14), tokenizer=Letters()) as engine:
             requests = [engine.submit(prompt, GREEDY) for prompt in PROMPTS]
+            stopped = engine.submit(PROMPTS[1], stops)
             sampled = engine.submit(PROMPTS[1], seeded)
             if verb == "_recover":  # as if one interrupt had come before
                 for _ in range(3):
@@ -652,5 +655,9 @@ def test_after_any_interrupt_all_requests_go_on(model, alone, verb, stride):
 
             assert alone == [request.output for request in requests]
             assert [6, 6] == [len(each.output) for each in sampled.samples]
+            assert (text, Letters().decode(alone[1]).partition(text)[0]) == (
+                stopped.stop_reason,
+                stopped.text,
+            )
             assert conserved(engine)
-    assert count > 150
+    assert count > 3 + stride  # else nothing was interrupted
