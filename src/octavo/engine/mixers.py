@@ -22,7 +22,7 @@ from octavo.cache.step import Step
 from octavo.engine.own_states import Forward, asking
 from octavo.engine.states import Rows, RowStates, StatePages, Unlearnt
 from octavo.errors import UnsupportedModel, uncopied
-from octavo.integrations.transformers.models import forgets
+from octavo.integrations.transformers.models import keeps_states
 from octavo.storage import LayerStore
 
 _ASKS = frozenset({"get_conv_state", "update_conv_state", "get_linear_cache"})
@@ -68,13 +68,13 @@ class Mixers:
 
     Attributes:
         pages: its states.
-        forgets: whether a state is forgotten where several tokens follow on it.
+        forgets: whether its convolutions forget where several tokens follow.
     """
 
     __reduce__ = uncopied("it is a part of one runner")
 
     def __init__(self, model: Any, storage: LayerStore) -> None:
-        self.pages, self.forgets = StatePages(storage), forgets(model)
+        self.pages, self.forgets = StatePages(storage), keeps_states(model)
         self._modules = modules_with_states(model) if self.pages.tensors else []
 
     def take(self) -> None:

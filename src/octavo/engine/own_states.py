@@ -1,8 +1,9 @@
 """Families that keep states in a way of their own, taught to ask a cache as all others do.
 
 MiniMax insists on a class of cache, RecurrentGemma's blocks hold their states, RWKV and xLSTM hand
-theirs from block to block. Each function here runs a block's own forward on the states of some
-rows. Knows these families' code; no pages and no steps.
+theirs from block to block, and Mamba 1's mixers forget them where several tokens follow. Each
+function here runs a block's own forward on the states of some rows. Knows these families' code; no
+pages and no steps.
 """
 
 import re
@@ -13,6 +14,8 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
+
+from octavo.engine.scans import scanning_on
 
 Forward = Callable[..., Any]
 C = TypeVar("C", bound=type[Any])
@@ -119,4 +122,7 @@ _RUNS: dict[str, Forward] = {
     "RecurrentGemmaRecurrentBlock": _recurrent_gemma,
     "RwkvBlock": _rwkv,
     "xLSTMBlock": _xlstm,
+    **dict.fromkeys(
+        ("MambaMixer", "FalconMambaMixer", "JambaMambaMixer", "ZambaMambaMixer"), scanning_on
+    ),
 }
