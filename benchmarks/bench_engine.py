@@ -62,13 +62,16 @@ class Side:
         name: one of `SIDES`.
         python: its interpreter.
         model: what it loads.
+        options: the command line's.
 
     Raises:
         RuntimeError: it cannot run here; says why.
     """
 
-    def __init__(self, name: str, python: str, model: str, threads: int) -> None:
-        known = dict(os.environ, OMP_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM="false")
+    def __init__(self, name: str, python: str, model: str, options: argparse.Namespace) -> None:
+        known = dict(os.environ, OMP_NUM_THREADS=str(options.threads))
+        if options.cpu_time:
+            known["CPU_TIME"] = "1"
         if python != sys.executable:
             known.pop("PYTHONPATH", None)
         self.name = name
@@ -139,7 +142,7 @@ def start_sides(options: argparse.Namespace) -> list[Side]:
             print(f"left out: {name}: no interpreter or no model for it is named")
             continue
         try:
-            sides.append(Side(name, python, model, options.threads))
+            sides.append(Side(name, python, model, options))
         except RuntimeError as why:
             print(f"left out: {why}")
     return sides
@@ -192,6 +195,9 @@ def main() -> int:
     parser.add_argument("--new", type=int, default=32, help="new tokens of each prompt")
     parser.add_argument("--rounds", type=int, default=7, help="most rounds of a case")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="seconds of processor time; for busy machines"
+    )
     options = parser.parse_args()
     if options.folder is None:
         from octavo.checkpoints import hub
@@ -202,7 +208,8 @@ def main() -> int:
     read = bandwidth(options.threads)
     print("; ".join(f"{side.name}: {side.version}" for side in sides))
     print(
-        f"{options.threads} threads, {options.new} new tokens, at most {options.rounds} rounds; "
+        f"{options.threads} threads, seconds of {'CPU time' if options.cpu_time else 'the clock'}, "
+        f"{options.new} new tokens, at most {options.rounds} rounds; "
         f"memory {read / 1e9:.1f} GB/s; load average {os.getloadavg()[0]:.1f}"
     )
     header = f"{'prompts':26}{'side':16}{'decode/s':>10}{'bound/s':>10}{'whole/s':>10}{'equal':>10}"
