@@ -109,17 +109,18 @@ def rates(counts: list[tuple[float, int]], batch: int) -> tuple[float | None, fl
     return decoded, made / end
 
 
-def bandwidth(threads: int) -> float:
-    """Bytes a second that the machine's memory gives to so many threads; the best of some."""
+def bandwidth(options: argparse.Namespace) -> float:
+    """Bytes a second that the machine's memory gives to the sides' threads; the best of some."""
     import torch
 
-    torch.set_num_threads(threads)
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    torch.set_num_threads(options.threads)
     block = torch.ones(2**26)  # 256 MiB
     best = 0.0
     for _ in range(8):
-        start = time.perf_counter()
+        start = clock()
         block.sum()
-        best = max(best, block.nbytes / (time.perf_counter() - start))
+        best = max(best, block.nbytes / (clock() - start))
     return best
 
 
@@ -205,7 +206,7 @@ def main() -> int:
         options.folder = str(hub.find(options.model))
     print(machine_line("torch", "transformers", "octavo"))
     sides = start_sides(options)
-    read = bandwidth(options.threads)
+    read = bandwidth(options)
     print("; ".join(f"{side.name}: {side.version}" for side in sides))
     print(
         f"{options.threads} threads, seconds of {'CPU time' if options.cpu_time else 'the clock'}, "

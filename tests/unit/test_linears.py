@@ -240,6 +240,37 @@ def test_changed_weights_are_seen():
     assert torch.equal(found[0], model.wide.bias)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_layers_that_change_are_left_to_torch(dtype):
+    """A model that gets another element type, or weights that lie otherwise, is computed right."""
+    model, x = Small(), torch.randn(1, 64)
+    taken = Linears(model)
+    taken.take()
+    with torch.inference_mode():
+        model.wide.weight.data = torch.randn(64, 96).T
+        expected = linear(x, model.wide.weight, model.wide.bias)
+        assert torch.equal(expected, model.wide(x))
+        model.to(dtype)
+        assert torch.allclose(expected, model.wide(x.to(dtype)).float(), atol=0.05)
+    taken.close()
+
+
+def test_weights_of_other_kinds_are_left_alone():
+    """Tensors that only look like float32, as those of other quantisers, are not read."""
+
+    class Packed(torch.Tensor):
+        """A tensor of someone else's."""
+
+    model = Small()
+    model.wide.weight = torch.nn.Parameter(torch.randn(96, 64).as_subclass(Packed))
+    taken = Linears(model)
+    taken.take()
+    own = [name for name, m in model.named_modules() if "forward" in vars(m)]
+    taken.close()
+
+    assert ["odd", "head"] == own
+
+
 def test_last_to_take_has_the_layers():
     """Of two that share a model the one whose turn it is computes; each gives back its own."""
     model, x = Small(), torch.randn(1, 64)

@@ -10,7 +10,6 @@ here, no steps and no families of models.
 import ctypes
 from collections.abc import Sequence
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -85,7 +84,9 @@ class Linears:
         self._model = model
         if quantise is not None:
             KERNEL.load()
-        found = [] if KERNEL.why_not() else [m for m in model.modules() if _is_plain(m)]
+        found = [module for module in model.modules() if _is_plain(module)]
+        if found and KERNEL.why_not():
+            found = []
         self._layers: dict[Any, PlainLinear | QuantisedLinear]
         if quantise is None:
             self._layers = {module: PlainLinear(module) for module in found}
@@ -154,12 +155,17 @@ def _is_plain(module: Any) -> bool:
         return False
     weight, bias = module.weight, module.bias
     return (
-        weight.device.type == "cpu"
+        type(weight) is torch.nn.Parameter  # others may be quantised by someone else
         and weight.dtype in _KINDS
-        and weight.is_contiguous()
+        and _is_readable(weight)
         and weight.numel() > 0
-        and (bias is None or (bias.dtype == weight.dtype and bias.is_contiguous()))
+        and (bias is None or (bias.dtype == weight.dtype and _is_readable(bias)))
     )
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's numbers lie one behind the other in this process's memory."""
+    return tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()
 
 
 class PlainLinear:
@@ -168,8 +174,6 @@ class PlainLinear:
     Args:
         module: the layer.
 
-    Attributes:
-        most: rows from which on torch is faster.
     """
 
     __reduce__ = uncopied("it is a part of one engine")
@@ -179,7 +183,7 @@ class PlainLinear:
     def __init__(self, module: torch.nn.Linear) -> None:
         self.module = module
         native = module.weight.dtype == torch.bfloat16 and fast_dtype() == "bf16"
-        self.most: float = _FEW if native else _MANY
+        self._most = _FEW if native else _MANY
 
     @property
     def weight(self) -> torch.Tensor:
@@ -190,6 +194,11 @@ class PlainLinear:
     def kind(self) -> int:
         """As linears.c counts it."""
         return _KINDS[self.module.weight.dtype]
+
+    def takes(self, x: torch.Tensor, rows: int) -> bool:
+        """Whether the kernel computes so many rows faster, and can: weights may have moved."""
+        weight = self.module.weight
+        return 0 < rows <= self._most and x.dtype == weight.dtype and _is_readable(weight)
 
 
 class QuantisedLinear:
@@ -210,12 +219,14 @@ class QuantisedLinear:
 
     __reduce__ = uncopied("it is a part of one engine")
 
-    most = inf
-
     def __init__(self, module: torch.nn.Linear, bits: Quantisation) -> None:
         self.module, self.kind = module, _KINDS[bits]
         make = _int8 if bits == "int8" else _int4
         self.weight, self.scale = make(module.weight.detach())
+
+    def takes(self, x: torch.Tensor, rows: int) -> bool:
+        """Whether the kernel computes so many rows: all in the element type of the model."""
+        return rows > 0 and x.dtype == self.module.weight.dtype
 
     @property
     def nbytes(self) -> int:
@@ -247,9 +258,11 @@ class Together:
         """What a layer makes of ``x`` [..., in_features]; many rows may be left to torch."""
         if x is self._x and number in self._found:
             return self._take(number)
-        layer, module = self._layers[number], self.modules[number]
+        module = self.modules[number]
         rows = x.numel() // module.in_features
-        if torch.is_grad_enabled() or x.dtype != module.weight.dtype or not 0 < rows <= layer.most:
+        if torch.is_grad_enabled() or not x.is_cpu:
+            return linear(x, module.weight, module.bias)
+        if not all(layer.takes(x, rows) for layer in self._layers):
             return linear(x, module.weight, module.bias)
         self._apart |= bool(self._found)
         numbers = [number] if self._apart else range(len(self._layers))
