@@ -3,7 +3,8 @@
 A request of a higher priority goes before those of lower ones, but for those that came long before
 it: each priority that it is higher is worth ``patience`` arrivals. Among equals it is first come,
 first served. So the order of two requests never changes, and of one that waits it is known how many
-later ones may go before it: at most ``patience`` for each priority that they are higher.
+later ones may go before it: at most ``patience`` for each priority that they are higher, and what
+forks off those.
 """
 
 from typing import Generic, NamedTuple, TypeVar
