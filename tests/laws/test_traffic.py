@@ -14,7 +14,8 @@ def test_traffic():
     counts = traffic(REQUESTS, seed=7)
     wanted = ("finished", "cancelled", "deadline", "failed", "refused", "forked", "forked later")
 
-    assert [] == [what for what in (*wanted, "preemptions", "cached") if not counts[what]]
+    more = ("preemptions", "cached", "drafted")
+    assert [] == [what for what in (*wanted, *more) if not counts[what]]
     children = counts["forked"] + counts["forked later"]
     assert REQUESTS + children == sum(counts[what] for what in wanted[:5])
 

@@ -2,8 +2,9 @@
 
 The mock model keeps in pages what a real one would (`ModelStore`), and its next token follows from
 what stands there: a wrong page gives a wrong token. A request's answer is what it gets alone.
-Requests come, fork, are cancelled and grow late, pools are tiny, and some steps fail; after every
-step all laws of the cache are checked, and at each end the promises of the scheduler.
+Requests come, fork, are cancelled and grow late, tokens are guessed, pools are tiny, and some steps
+fail; after every step all laws of the cache are checked, and at each end the promises of the
+scheduler.
 """
 
 from collections import Counter
@@ -26,6 +27,8 @@ from octavo.testing.store import ModelStore, Text
 
 TOKENS = 3
 """Token ids: few, so that prompts agree by chance."""
+GUESSES = 3
+"""Most drafts of a row that has no states."""
 PER_WORLD = 40
 """Requests of a world; then all in it end and another one is made."""
 
@@ -105,6 +108,7 @@ class Traffic:
         self.cache = Cache(self.shape.plan(), **self.shape.options)
         self._store = ModelStore(self.shape, lambda *page: is_own(self.cache, *page))
         self._patience = pick(chance, (1, 3, 50))
+        self._guesses = chance.integer(0, 1)
         self._preempts, self._fails = chance.integer(0, 4) > 0, chance.integer(0, 3) == 0
         self.scheduler = Scheduler[MockRequest](
             self.cache,
@@ -219,7 +223,7 @@ class Traffic:
     def _step(self) -> None:
         first = min(self.alive, key=lambda each: len(each.ahead & {*self.alive}), default=None)
         ran = [*self.scheduler.running]
-        turn = self.scheduler.schedule()
+        turn = self.scheduler.schedule(self._drafts())
         if turn is None:
             assert not self.alive
             return
@@ -255,45 +259,77 @@ class Traffic:
                 self.scheduler.remove(culprit)
                 self._ended(culprit, "failed")
 
-    def _run(self, step: Step, requests: Items[MockRequest]) -> None:
-        """Every read is compared with what the request's own tokens would have written."""
-        contents = [request.text.contents for request in requests]
+    def _drafts(self) -> dict[MockRequest, int]:
+        """How many tokens are guessed for whom; states must be able to take them back."""
+        rollback = self.shape.options["rollback"] if self.shape.of_form("state") else GUESSES
+        if not self._guesses or not rollback:
+            return {}
+        ran = [each for each in self.scheduler.running if len(each.text) > len(each.asked)]
+        return {
+            each: self._chance.integer(1, rollback) for each in ran if self._chance.integer(0, 2)
+        }
+
+    def _run(self, step: Step, requests: Items[MockRequest]) -> list[list[int]]:
+        """Every read is compared with what the row's own tokens would have written.
+
+        Returns:
+            The drafts of each row, some of them right.
+        """
+        contents, drafts = [], []
+        for request, context in zip(requests, step.context.tolist(), strict=True):
+            text = request.text.copy()
+            while len(text) < context:
+                off = not self._chance.integer(0, 3)
+                text.add([(text.contents[-1] + off) % TOKENS])
+            contents.append(text.contents)
+            drafts.append(text.tokens[len(request.text) :])
         self._store.run(step, contents, [request.cross for request in requests])
+        self.counts["drafted"] += sum(map(len, drafts))
+        return drafts
 
     def _finish(self, turn: Turn[MockRequest]) -> None:
         """Run a step, learn its tokens, end and fork what is to."""
         step, requests = turn.step, turn.requests
         assert min(step.counts.tolist()) > 0
-        self._run(step, requests)
-        wanted = step.wants_token.tolist()
+        drafts, wanted = self._run(step, requests), step.wants_token.tolist()
         found = [
-            request.following(self._last(step, row)) if wants else 0
-            for row, (request, wants) in enumerate(zip(requests, wanted, strict=True))
+            self._verified(step, row, request, drafts[row]) if wanted[row] else []
+            for row, request in enumerate(requests)
         ]
         self._cancel_one(60)  # while the step is open
-        self.cache.commit(step, np.array(found, np.int32))
-        for request, token, wants, context in zip(
-            requests, found, wanted, step.context.tolist(), strict=True
-        ):
+        learned = [len(tokens) for tokens in found]
+        rejected = [len(each) - max(n - 1, 0) for each, n in zip(drafts, learned, strict=True)]
+        flat = np.array([token for tokens in found for token in tokens], np.int32)
+        self.cache.commit(step, (flat, np.array(learned)), kept=step.counts - np.array(rejected))
+        for request, tokens, context in zip(requests, found, step.context.tolist(), strict=True):
             if request.end:
                 continue
-            if wants:
-                request.text.add([token])
+            if tokens:
+                request.text.add(tokens)
                 self._let_fork(request)
-            if context + wants >= request.stop:
+            if len(request.text) == request.stop and (tokens or context == request.stop):
                 self.scheduler.remove(request)
                 self._ended(request, "finished")
 
-    def _last(self, step: Step, row: int) -> Any:
-        """What stands in the pages at a row's last position. O(columns)."""
-        at = int(step.context[row]) - 1
+    def _verified(self, step: Step, row: int, request: MockRequest, drafts: list[int]) -> list[int]:
+        """The tokens that follow, up to the first that was guessed wrong, or where it ends."""
+        tokens = list[int]()
+        for back in range(len(drafts), -1, -1):
+            tokens.append(request.following(self._read(step, row, back)))
+            if tokens != drafts[: len(tokens)] or len(request.text) + len(tokens) == request.stop:
+                break
+        return tokens
+
+    def _read(self, step: Step, row: int, back: int) -> Any:
+        """What stands in the pages at a row's last position but so many. O(columns)."""
+        at = int(step.context[row]) - 1 - back
         for name, life in self.shape.lifetimes.items():
             if life.form == "tokens":
                 column, offset = divmod(at, self.shape.page_size)
                 page = int(step.group(name).table[row, column])
                 return self._store.page(name, page)[offset]
             if life.form == "state":
-                return self._store.page(name, int(step.group(name).table[row, 0, 0]))[0][2]
+                return self._store.page(name, int(step.group(name).table[row, back, 0]))[0][2]
         raise AssertionError("a shape has tokens or states")
 
     def _let_fork(self, parent: MockRequest) -> None:
@@ -306,10 +342,13 @@ class Traffic:
             )
             token = child.following(parent.asked.contents[-1])
             runs = self.scheduler.fork(parent, child, token)
-            if runs:
-                child.text.add([token])
             self.counts["forked" if runs else "forked later"] += 1
             self._enter(child)
+            if runs:
+                child.text.add([token])
+            if len(child.text) == child.stop:
+                self.scheduler.remove(child)
+                self._ended(child, "finished")
 
 
 def traffic(requests: int, seed: int) -> Counter[str]:
