@@ -57,6 +57,8 @@ MOE = {
     "n_group": 1,
     "topk_group": 1,
 }
+MARKS = {"Ovis2": (86, 89)}
+"""Tokens around a picture that the model gives embeddings of its own."""
 VISION_MARKS = {"vision_start_token_id": START, "vision_end_token_id": END}
 GLM_MARKS = {"image_start_token_id": START, "image_end_token_id": END}
 GLM_MARKS |= {"video_start_token_id": 94, "video_end_token_id": 95}
@@ -338,7 +340,7 @@ def picture(family, before, after, seed=1):
     more, shape, count = found(None) if callable(found) else found
     texts = [torch.randint(3, 80, (1, n), generator=random) for n in (before, after)]
     places = torch.full((1, count), IMAGE)
-    marks = torch.tensor([[START]]), torch.tensor([[END]])
+    marks = [torch.tensor([[mark]]) for mark in MARKS.get(family, (START, END))]
     ids = torch.cat([texts[0], marks[0], places, marks[1], texts[1]], dim=1)
     found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if "image_grid_thw" in more and family != "VideoLlama3":

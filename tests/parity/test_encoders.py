@@ -3,6 +3,7 @@
 from functools import cache as once
 
 import encoder_models
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -115,6 +116,19 @@ def test_padded_sources():
     expected = [by_generate(model, *each) for each in asked]
     with engine_of(model) as engine:
         assert expected == answers(engine, asked)
+
+
+@pytest.mark.filterwarnings("ignore:At least one mel filter:UserWarning")
+def test_what_a_processor_returns():
+    """A recording goes through the model's own feature extractor."""
+    hear = transformers.WhisperFeatureExtractor(
+        feature_size=8, n_fft=64, hop_length=16, chunk_length=1, sampling_rate=384
+    )
+    sound = np.random.default_rng(0).standard_normal(300).astype(np.float32)
+    source = hear(sound, sampling_rate=384, return_tensors="pt")
+    model = model_of("Whisper")
+    with engine_of(model) as engine:
+        assert [by_generate(model, STARTS[1], source)] == answers(engine, [(STARTS[1], source)])
 
 
 def test_what_is_not_given_or_does_not_fit():

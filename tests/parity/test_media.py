@@ -3,10 +3,14 @@
 from functools import cache as once
 
 import media_models
+import numpy as np
 import pytest
 import torch
 import transformers
 from media_models import FAMILIES, LLAMA, SIGLIP, TEXT
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 import octavo
 from octavo.engine import Engine, SamplingParams
@@ -184,3 +188,25 @@ def test_adapters_beside_pictures():
     match = pytest.raises(UnsupportedModel, match=r"adapter on .*vision.*q_proj")
     with engine_of(model) as engine, match:
         submit(engine, prompt)
+
+
+def test_what_a_processor_returns():
+    """Text and picture go through the model's own processor, batch encodings and all."""
+    words = {f"w{at}": at for at in range(90)} | {"<image>": media_models.IMAGE, "<pad>": 91}
+    unknown, padding = {"unk_token": "w0"}, {"pad_token": "<pad>"}
+    split = Tokenizer(WordLevel(words, **unknown))
+    split.pre_tokenizer = WhitespaceSplit()
+    split.add_special_tokens(["<image>"])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=split, **padding)
+    square = {"height": 8, "width": 8}
+    eye = transformers.CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size=square)
+    options = {"num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
+    processor = transformers.LlavaProcessor(eye, tokenizer, patch_size=4, **options)
+
+    picture = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+    asked = processor(text="w5 w9 <image> w7 w11", images=picture, return_tensors="pt")
+    assert [5, 9, 90, 90, 90, 90, 7, 11] == ids_of(asked)
+    model = model_of("Llava")
+    expected = by_generate(model, asked)
+    with engine_of(model) as engine:
+        assert [expected] == answers(engine, [asked])

@@ -9,6 +9,7 @@ however the prompt is cut. Knows no pages.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from hashlib import sha256
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -59,8 +60,9 @@ class MediaPrompt:
         tokens: ids that stand for media.
 
     Attributes:
-        extra: what pages of the prompt depend on beside its tokens.
-        encoded: what the decoder is given; None before the first step of the request.
+        places: bool[n], tokens that stand for media; once encoded, all whose embeddings are no
+            token's, such as marks around a picture that a model embeds by itself.
+        encoded: what the decoder is given; None before.
 
     Raises:
         IdentityError: ``inputs`` are no tensors of one prompt, or no token stands for them.
@@ -77,12 +79,19 @@ class MediaPrompt:
         self.ids = ids
         self.tensors = {name: each for name, each in found.items() if name not in _IDS}
         self.encoded: Encoded | None = None
-        runs = _runs(np.isin(ids, list(tokens)))
-        if not runs:
+        self.places = self._media = np.isin(ids, list(tokens))
+        if not self.places.any():
             right = f"the prompt must have tokens that stand for media: {sorted(tokens)}"
             raise IdentityError("inputs", sorted(self.tensors), right)
-        digests = _digests(self.tensors, len(runs))
-        self.extra = [Media(d, *run) for d, run in zip(digests, runs, strict=True)]
+
+    @cached_property
+    def extra(self) -> list[Media]:
+        """What pages of the prompt depend on beside its tokens; it must be encoded. O(bytes)."""
+        runs = _runs(self.places)
+        alone = np.array_equal(self.places, self._media)
+        whole = [digest_of(self.tensors)] * len(runs)
+        digests = _digests(self.tensors, len(runs)) if alone else whole
+        return [Media(digest, *run) for digest, run in zip(digests, runs, strict=True)]
 
 
 class MediaEncoder:
@@ -118,16 +127,36 @@ class MediaEncoder:
             UnsupportedModel: the model fails on the tensors, or gives its decoder what cannot be
                 cut, such as a mask by which tokens of a picture see each other.
         """
-        device = self._model.device
+        ids = torch.from_numpy(prompt.ids.astype(np.int64)).to(self._model.device)[None]
+        plain, _ = self._reach(ids, {})  # what a step gives the decoder
+        embeds, given = self._reach(ids, prompt.tensors)
+        places = torch.from_numpy(prompt.places).to(ids.device)
+        deep = given.get("deepstack_visual_embeds") or ()
+        if deep and not torch.equal(given["visual_pos_masks"].reshape(-1), places):
+            raise UnsupportedModel("inputs", "deep embeddings are of other tokens than the media's")
+        own = places | (embeds != plain).any(dim=-1)[0]
+        if deep and not torch.equal(own, places):
+            raise UnsupportedModel("inputs", "deep embeddings, and marks that are no tokens")
+        positions = given.get("position_ids")
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)
+        positions = positions.reshape(-1, ids.shape[1])
+        prompt.encoded = Encoded(own.nonzero()[:, 0], embeds[0, own], positions, tuple(deep))
+        prompt.places = own.cpu().numpy()
+
+    def _reach(
+        self, ids: torch.Tensor, tensors: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The embeddings [1, n, width] that the decoder is given, and all else; checked."""
         given: dict[str, Any] = {}
 
         def stop(_module: Any, _args: Any, keywords: dict[str, Any]) -> None:
             given.update(keywords)
             raise _Reached
 
-        ids = torch.from_numpy(prompt.ids.astype(np.int64)).to(device)[None]
-        inputs = {name: value.to(device) for name, value in prompt.tensors.items()}
-        hook = self._model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
+        decoder = self._model.get_decoder()
+        inputs = {name: value.to(ids.device) for name, value in tensors.items()}
+        hook = decoder.register_forward_pre_hook(stop, with_kwargs=True)
         try:
             self._model(
                 input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **inputs
@@ -139,13 +168,6 @@ class MediaEncoder:
             raise UnsupportedModel("inputs", why) from error
         finally:
             hook.remove()
-        prompt.encoded = self._read(ids, given)
-
-    def _read(self, ids: torch.Tensor, given: dict[str, Any]) -> Encoded:
-        """What the decoder was given, checked."""
-        embeds = given.get("inputs_embeds")
-        if embeds is None:
-            raise UnsupportedModel("inputs", "the model's decoder is not given embeddings")
         for name, value in given.items():
             if name not in _KNOWN + _DEEP and not isinstance(
                 value, bool | int | float | str | None
@@ -153,17 +175,12 @@ class MediaEncoder:
                 why = f"the model's decoder is given {name} for media, which cannot be cut yet"
                 raise UnsupportedModel("inputs", why)
         _require_causal(given.get("attention_mask"))
-        n = ids.shape[1]
-        positions = given.get("position_ids")
-        if positions is None:
-            positions = torch.arange(n, device=ids.device)
-        positions = positions.reshape(-1, n)
-        media = torch.isin(ids[0], torch.tensor(sorted(self._tokens), device=ids.device))
-        deep = given.get("deepstack_visual_embeds")
-        if deep is not None and not torch.equal(given["visual_pos_masks"][0].reshape(-1), media):
-            raise UnsupportedModel("inputs", "deep embeddings are of other tokens than the media's")
-        places = media.nonzero()[:, 0]
-        return Encoded(places, embeds[0, places], positions, tuple(deep or ()))
+        embeds = given.get("inputs_embeds")
+        if embeds is None and given.get("input_ids") is None:
+            raise UnsupportedModel("inputs", "the model's decoder is not given embeddings")
+        if embeds is None:
+            embeds = decoder.get_input_embeddings()(given["input_ids"])
+        return embeds, given
 
     @contextmanager
     def placed(self, step: Step, prompts: Sequence[MediaPrompt | None]) -> Iterator[None]:
