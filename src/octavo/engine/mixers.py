@@ -87,7 +87,10 @@ class Mixers:
         """Give the modules their own forward back. O(modules)."""
         for module, _ in self._modules:
             if _is_ours(module.forward):
-                module.forward = module.forward.args[0]
+                own = module.forward.args[0]
+                del module.forward
+                if module.forward != own:  # it was not its class's
+                    module.forward = own
 
     def states(self, step: Step, drafts: NDArray[np.int64]) -> "StepStates | None":
         """What the modules take in a step; None: the plan has no states. O(rows).
