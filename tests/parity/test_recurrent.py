@@ -184,6 +184,20 @@ def test_tokens_with_guesses(family, monkeypatch):
         assert 0 < engine.stats.accepted_tokens < engine.stats.drafted_tokens
 
 
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [({}, 0), ({"snapshots": "grid"}, 8), ({"snapshots": "grid", "snapshot_bytes": 0}, 0)],
+)
+def test_states_are_kept_where_asked(options, found):
+    """On a grid the first prompt that parts from another finds a state; within the bytes given."""
+    model, (one, other) = model_of("mamba2"), prompts()[1:3]
+    with Engine(model, plan_for(model), **options) as engine:
+        engine.generate([one], SamplingParams(max_tokens=1))
+        (answer,) = engine.generate([other], SamplingParams(max_tokens=NEW))
+
+    assert (found, references("mamba2")[2].tokens) == (answer.cached_tokens, answer.token_ids)
+
+
 @pytest.mark.parametrize("family", SEVERAL)
 def test_tokens_behind_states_out_of_a_file(family, tmp_path):
     """An engine that has run nothing goes on from another's states."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import compress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -67,8 +67,9 @@ class EngineCore:
     """Cache, scheduler, runner and samplers of one engine, and the requests that are not done.
 
     Args:
-        model, plan, max_sequences, prefix, policy, max_step_tokens, preemption, watermark, erase,
-            speculation, quantise, tokenizer: as of `octavo.engine.Engine`.
+        model, plan, max_sequences, prefix, policy, snapshots, snapshot_bytes, max_step_tokens,
+            preemption, watermark, erase, speculation, quantise, tokenizer: as of
+            `octavo.engine.Engine`.
 
     Attributes:
         cache: pages and prefixes.
@@ -92,6 +93,8 @@ class EngineCore:
         max_sequences: int,
         prefix: bool,
         policy: str | Policy,
+        snapshots: Literal["branch", "grid"],
+        snapshot_bytes: int | None,
         max_step_tokens: int,
         preemption: bool,
         watermark: float,
@@ -105,6 +108,8 @@ class EngineCore:
             max_sequences=max_sequences,
             policy=policy,
             prefix=prefix,
+            snapshots=snapshots,
+            snapshot_bytes=snapshot_bytes,
             erase=erase,
             rollback=rollback_for(speculation, plan),
         )

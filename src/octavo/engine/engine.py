@@ -13,7 +13,7 @@ from collections.abc import Sequence as Items
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
@@ -60,6 +60,8 @@ class Engine:
         max_sequences: requests that run at once.
         prefix: whether computed prompts are kept for later ones that begin alike.
         policy: which of them are given up first, as of `octavo.Cache`.
+        snapshots: where states are kept for them, ``branch`` or ``grid``, as of `octavo.Cache`.
+        snapshot_bytes: most bytes of such states; None: as many as fit.
         max_step_tokens: most tokens a forward pass computes; long prompts are cut into such chunks.
         preemption: whether a request is admitted as soon as there is room for its prompt, and the
             newest computed again where pages run out; else when all can reach their limits.
@@ -90,6 +92,8 @@ class Engine:
         max_sequences: int = 256,
         prefix: bool = True,
         policy: str | Policy = "lru",
+        snapshots: Literal["branch", "grid"] = "branch",
+        snapshot_bytes: int | None = None,
         max_step_tokens: int = 2048,
         preemption: bool = True,
         watermark: float = WATERMARK,
@@ -109,6 +113,8 @@ class Engine:
             max_sequences=max_sequences,
             prefix=prefix,
             policy=policy,
+            snapshots=snapshots,
+            snapshot_bytes=snapshot_bytes,
             max_step_tokens=max_step_tokens,
             preemption=preemption,
             watermark=watermark,
