@@ -92,11 +92,11 @@ class Generate:
 
 
 class GenerateBatch(Generate):
-    """`generate_batch()` of transformers: continuous batching; one manager for all rounds."""
+    """`generate_batch()` of transformers: continuous batching; one manager, kept for all rounds."""
 
     def run(self, prompts: list[list[int]], new: int) -> tuple[Counts, list[list[int]]]:
         """One call; its own clock says when each token came."""
-        from transformers import GenerationConfig
+        from transformers import ContinuousBatchingConfig, GenerationConfig
 
         start = clock()
         found = self.model.generate_batch(
@@ -104,7 +104,11 @@ class GenerateBatch(Generate):
             generation_config=GenerationConfig(
                 max_new_tokens=new, do_sample=False, eos_token_id=-1, pad_token_id=0
             ),
+            continuous_batching_config=ContinuousBatchingConfig(
+                num_blocks=256, max_batch_tokens=2_048
+            ),
             record_timestamps=True,
+            persistent_manager=True,
             warmup=False,
         )
         took = clock() - start

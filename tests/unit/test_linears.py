@@ -101,6 +101,7 @@ def test_quantised_layer_is_that_of_its_rounded_weights(bits, rows):
         rounded = stored(torch.eye(128)) - layer.bias  # [width, outs]
         x = torch.randn(rows, 128)
         found = stored(x)
+        assert torch.equal(found[:1], stored(x[:1]))  # to the bit, by whatever way
 
     assert 3e-6 > error(found, x.double() @ rounded.double() + layer.bias.double())
     steps = {"int8": 1 / 127, "int4": 1 / 15}[bits] * layer.weight.abs().max() * 2
