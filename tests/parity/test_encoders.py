@@ -152,7 +152,7 @@ def test_what_is_not_given_or_does_not_fit():
 
 
 def test_plans_and_models_that_do_not_fit():
-    """A plan of another model; a family whose decoder's prompts cannot be cut."""
+    """A plan of another model; prompts that cannot be cut; answers that depend on the batch."""
     other = transformers.BartForConditionalGeneration(
         transformers.BartConfig(**BART | {"decoder_layers": 3})
     )
@@ -163,3 +163,7 @@ def test_plans_and_models_that_do_not_fit():
     )
     with pytest.raises(UnsupportedModel, match="fsmt.*cannot be cut"):
         engine_of(transformers.FSMTForConditionalGeneration(config))
+    few = FAMILIES["NllbMoe"][1] | {"moe_eval_capacity_token_fraction": 0.5}
+    model = transformers.NllbMoeForConditionalGeneration(transformers.NllbMoeConfig(**few))
+    with pytest.raises(UnsupportedModel, match="leave out tokens by how many come at once"):
+        engine_of(model)

@@ -92,7 +92,7 @@ class EncoderDecoderRunner:
     Raises:
         UnknownArchitecture: octavo cannot read the model's config.
         UnsupportedModel: a layer keeps something other than keys and values, or the decoder's
-            prompts cannot be cut.
+            prompts cannot be cut, or its answers depend on who else is in the batch.
         PlanError: the plan is for other layers or another dtype.
     """
 
@@ -106,6 +106,9 @@ class EncoderDecoderRunner:
             raise UnsupportedModel(spec.name, why)
         if does := _UNCUT.get(model.config.model_type):
             raise UnsupportedModel(spec.name, f"its decoder {does}, so that prompts cannot be cut")
+        if getattr(model.config, "moe_eval_capacity_token_fraction", 1) < 1:
+            why = "its experts leave out tokens by how many come at once, others' among them"
+            raise UnsupportedModel(spec.name, why)
         check_plan(model, spec, plan)
         self.model, self.storage = model, Storage(plan, model.device)
         paged = paged_layers(plan)
