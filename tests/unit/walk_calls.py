@@ -98,7 +98,7 @@ CALLS = {
     "Cache.drop": _verbs("drop", sequence=".other", count=1),
     "Cache.fork": _verbs("fork", sequence=".idle", n=1),
     "Cache.preempt": _verbs("preempt", sequence=".other"),
-    "Cache.resume": _verbs("resume", sequence=".away", reuse=True),
+    "Cache.resume": _verbs("resume", sequence=".away", reuse=True, publish=True),
     "Batch.add": lambda s: (s.batch.add, {"sequence": s.other}),
     "Batch.remove": lambda s: (s.batch.remove, {"sequence": s.seq}),
     "Batch.row": lambda s: (s.batch.row, {"sequence": s.seq}),

@@ -153,9 +153,18 @@ CALLS = {
     "index.check_offsets": _fixed(index.check_offsets, pages=9, stride=16, dtype="int32"),
     "Scheduler": lambda c: (
         Scheduler,
-        {"cache": c.cache, "max_step_tokens": 8, "preemption": True, "watermark": 0.1},
+        {
+            "cache": c.cache,
+            "max_step_tokens": 8,
+            "preemption": True,
+            "watermark": 0.1,
+            "patience": 8,
+        },
     ),
-    "Scheduler.add": lambda c: (Scheduler(Cache(PLAN), 8).add, {"request": Request([1, 2], 9)}),
+    "Scheduler.add": lambda c: (
+        Scheduler(Cache(PLAN), 8).add,
+        {"request": Request([1, 2], 9), "priority": 1, "deadline": 2.0},
+    ),
     "Scheduler.add request": lambda c: (
         lambda prompt, limit: Scheduler(Cache(PLAN), 8).add(Request(prompt, limit)),
         {"prompt": [1, 2], "limit": 9},

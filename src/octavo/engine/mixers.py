@@ -56,6 +56,8 @@ class StateCache(HostCache):
         states: of the step; None: none has begun.
     """
 
+    __reduce__ = uncopied("it is a part of one runner")
+
     states: "StepStates | None" = None
 
 

@@ -156,6 +156,8 @@ class RowStates:
     They are read when first asked for. A module may change what it got in place, or give another.
     """
 
+    __reduce__ = uncopied("it belongs to one step")
+
     def __init__(self, pages: StatePages, rows: Rows) -> None:
         self._pages, self._rows = pages, rows
         self._conv: dict[Key, torch.Tensor] = {}
