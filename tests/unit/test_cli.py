@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -673,3 +674,27 @@ def test_nothing_is_imported_before_interrupts_are_watched():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert "octavo.interrupts\n" == done.stdout  # octavo itself is there once it is whole
+
+
+def test_calibration(octavo_run, monkeypatch):
+    """Steps of the model are measured; their times are printed, and simulated with."""
+    monkeypatch.setattr("octavo.engine.calibration._ROWS", (1, 2))
+    monkeypatch.setattr("octavo.engine.calibration._CHUNKS", (4, 16))
+    limits = ("--max-seqs", 4, "--max-step-tokens", 64)
+    code, out, err = octavo_run("simulate", "--calibrate", "TINY", "--dtype", "fp32", *limits)
+    about, errors, again = out.splitlines()
+
+    assert (0, "") == (code, err)
+    assert " in fp32 on this machine. A step takes " in about
+    assert about.endswith("with at most 64 tokens and 4 requests.")
+    assert re.match("[0-9]+ kinds of steps were measured; this is [0-9]+ % off", errors)
+    _, _, words = again.partition(": ")
+    requests = ("chat", "--requests", 5, *limits)
+    code, out, err = octavo_run("simulate", *requests, *words.split())
+    assert (0, about.partition(". ")[2]) == (code, out.splitlines()[2])
+
+    code, out, err = octavo_run("simulate", *requests, "--calibrate", "TINY", "--json")
+    found = json.loads(out)
+    assert (0, 4) == (code, found["time_model"]["max_sequences"])
+    assert "tiny" == found["runs"][0]["model"]
+    assert "kinds of steps were measured" in err
