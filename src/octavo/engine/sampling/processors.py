@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
 from transformers import (
     NoBadWordsLogitsProcessor,
@@ -58,22 +59,27 @@ class History:
     @cached_property
     def tokens(self) -> torch.Tensor:
         """All tokens of each row, [rows, longest] int64."""
-        return self._matrix([[*row.prompt_token_ids.tolist(), *row.output] for row in self.rows])
+        return self._matrix([row.prompt_token_ids for row in self.rows])
 
     @cached_property
     def output(self) -> torch.Tensor:
         """Generated tokens of each row, [rows, longest] int64."""
-        return self._matrix([list(row.output) for row in self.rows])
+        return self._matrix([row.prompt_token_ids[:0] for row in self.rows])
 
     @property
     def generated(self) -> list[int]:
         """How many tokens of each row are generated."""
         return [len(row.output) for row in self.rows]
 
-    def _matrix(self, lists: list[list[int]]) -> torch.Tensor:
-        longest = max(map(len, lists))
-        filled = [[self.filler] * (longest - len(ids)) + ids for ids in lists]
-        return torch.tensor(filled, dtype=torch.int64, device=self.device)
+    def _matrix(self, prompts: Sequence[Ints]) -> torch.Tensor:
+        """What was generated, behind these."""
+        pairs = [(ids, row.output) for ids, row in zip(prompts, self.rows, strict=True)]
+        longest = max(len(ids) + len(output) for ids, output in pairs)
+        matrix = np.full((len(pairs), longest), self.filler, np.int64)
+        for line, (ids, output) in zip(matrix, pairs, strict=True):
+            end = longest - len(output)
+            line[end - len(ids) : end], line[end:] = ids, output
+        return torch.from_numpy(matrix).to(self.device)
 
 
 class Processor(Protocol):
