@@ -1,9 +1,15 @@
-"""Writes docs/models.md from the table of model families; the tests check that it is current."""
+"""Writes docs/models.md from the table of model families; the tests check that it is current.
 
+``--write`` writes the page. ``--engine`` runs a tiny model of every family in the engine first, a
+quarter of an hour's work, and keeps how each was answered for the page.
+"""
+
+import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -21,6 +27,8 @@ from octavo.planner import sizes
 
 PAGE = Path(__file__).with_name("models.md")
 CONFIGS = PAGE.parents[1] / "tests/cases/data/configs"
+PARITY = PAGE.parents[1] / "tests/parity"
+ANSWERS = PAGE.parents[1] / "tests/data/engine_families.json"
 MEMORY = "64TiB"
 HEAD = "| `model_type` | example | bytes per token | bytes per sequence |"
 RULE = "|---|---|--:|--:|"
@@ -41,6 +49,7 @@ Bytes per sequence are those it has from its start, whatever its length: recurre
 and convolution inputs in bf16 (`--state-dtype bf16` halves the recurrent part); the other input of
 a cross attention comes on top.
 *remote* marks families whose code comes with the model's files.
+The last column says whether `octavo.engine` runs the family, as explained below.
 
 This page is written by `make help-texts`.
 """
@@ -136,11 +145,61 @@ def _rows(module: str) -> list[str]:
     for _, group in groupby(own, key=lambda item: item[1].read):
         members = list(group)
         lines += ["", _sentence(members[0][1]), ""]
-        lines += [HEAD, RULE]
+        lines += [f"{HEAD} engine |", f"{RULE}---|"]
         for name, family in members:
             remote = " *remote*" if name in REMOTE else ""
-            lines.append(f"| `{name}`{remote} | {' | '.join(_example(name, family))} |")
+            answer = _answers().get(name, "").partition(":")[0]
+            lines.append(f"| `{name}`{remote} | {' | '.join(_example(name, family))} | {answer} |")
     return lines
+
+
+@cache
+def _answers() -> dict[str, str]:
+    """How the engine answers each family that transformers' AutoModelForCausalLM names."""
+    found: dict[str, str] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    return found
+
+
+def _engine() -> list[str]:
+    """Which families the engine runs, and why not the others."""
+    kinds: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name, answer in _answers().items():
+        kind, _, why = answer.partition(": ")
+        kinds[kind][why].append(f"`{name}`")
+    counts = {kind: sum(map(len, by_reason.values())) for kind, by_reason in kinds.items()}
+    runs = counts["together"] + counts["by rows"]
+    return [
+        f"Of the {len(_answers())} families that `AutoModelForCausalLM` of transformers names,",
+        f"`octavo.engine` runs {runs}. A tiny random model of each",
+        "gives the greedy tokens of its own `generate()`, in chunks beside others.",
+        "",
+        f"*together*, {counts['together']}: one forward pass per step for all sequences, without",
+        "padding, on pages.",
+        "",
+        f"*by rows*, {counts['by rows']}: a forward pass for each sequence, by the model's own",
+        "attention, on keys gathered from its pages; slower, the more sequences run.",
+        "`Engine.by_rows` says why:",
+        "",
+        *(f"- {why}: {', '.join(names)}." for why, names in kinds["by rows"].items()),
+        "",
+        f"*refused*, {counts['refused']}, by a typed error that says why:",
+        "",
+        *(f"- {', '.join(names)}: {why}." for why, names in kinds["refused"].items()),
+        "",
+        f"*untried*, {counts['untried']}, as no tiny model of it was built:",
+        "",
+        *(f"- {', '.join(names)}: {why}." for why, names in kinds["untried"].items()),
+    ]
+
+
+def run_engine() -> None:
+    """Run a tiny model of every family in the engine, and keep how each was answered."""
+    sys.path.insert(0, str(PARITY))
+    from served_models import FAMILIES as NAMES
+    from served_models import outcome
+
+    answers = {name: outcome(name) for name in NAMES}
+    ANSWERS.write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
 
 
 def _published() -> list[str]:
@@ -172,6 +231,7 @@ def _gguf() -> list[str]:
 def render() -> str:
     """The whole page."""
     lines = [INTRODUCTION, "## Published models", "", *_published(), ""]
+    lines += ["## Which of them the engine runs", "", *_engine(), ""]
     for module, title in TITLES.items():
         lines += [f"## {title}", *_rows(module), ""]
     lines += ["## Decoders nested beside encoders", ""]
@@ -193,7 +253,9 @@ def render() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
+    if sys.argv[1:] == ["--engine"]:
+        run_engine()
+    if sys.argv[1:] in (["--write"], ["--engine"]):
         PAGE.write_text(render(), encoding="utf-8")
     else:
         print(render(), end="")

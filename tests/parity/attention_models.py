@@ -84,7 +84,7 @@ BY_ROWS = {
     "bart": BART,
     "bloom": LEARNED | {"n_layer": 2, "n_head": 4},
     "deepseek_v32": SHAPE | MOE | MLA | INDEXER,
-    "falcon": SHAPE | {"num_hidden_layers": 2},
+    "falcon": SHAPE | {"num_hidden_layers": 2, "new_decoder_architecture": True, "num_kv_heads": 2},
     "gpt_neo": LEARNED
     | {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]}
     | {"window_size": 9, "max_position_embeddings": 256},

@@ -118,6 +118,20 @@ def test_what_attention_has_no_use_for_is_refused(monkeypatch):
         attention.attend(model, one, one, one, None, position_bias=one)
 
 
+def test_adapters_on_what_expands_latents_are_refused():
+    """Latents are read as they are, so that such an adapter would be left out."""
+    model = model_of("deepseek_v2")
+    layer = model.model.layers[2].self_attn
+    with Engine(model, plan_for(model)) as engine:
+        engine.generate([[5, 6, 7]], GREEDY)
+        layer.kv_b_proj.lora_A = torch.nn.ModuleDict()
+        try:
+            with pytest.raises(octavo.UnsupportedModel, match="layer 2: kv_b_proj expands"):
+                engine.generate([[5, 6, 7]], GREEDY)
+        finally:
+            del layer.kv_b_proj.lora_A
+
+
 def test_latents_behind_a_bias_are_refused():
     """Keys that are more than a matrix of latents cannot be read as rows."""
     model = model_of("deepseek_v2")

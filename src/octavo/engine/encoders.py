@@ -88,6 +88,7 @@ class EncoderDecoderRunner:
     Attributes:
         model: as given.
         storage: where keys and values live, on the model's device.
+        by_rows: why not all sequences of a step run together.
 
     Raises:
         UnknownArchitecture: octavo cannot read the model's config.
@@ -97,6 +98,8 @@ class EncoderDecoderRunner:
     """
 
     __reduce__ = uncopied("it has a model and the pages of its cache; make another")
+
+    by_rows = "its decoder takes rows together that stand alike, and no others"
 
     def __init__(self, model: Any, plan: Plan) -> None:
         spec = spec_of(model).in_context()

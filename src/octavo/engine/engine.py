@@ -152,6 +152,11 @@ class Engine:
         return found
 
     @property
+    def by_rows(self) -> str | None:
+        """Why a step takes several forward passes, one per sequence or so; None: one for all."""
+        return self._core.runner.by_rows
+
+    @property
     def stats(self) -> EngineStats:
         """Totals so far; any thread may ask. O(1)."""
         return self._core.stats

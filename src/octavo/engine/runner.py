@@ -28,7 +28,12 @@ from octavo.integrations.transformers.attention import (
     paged_layers,
 )
 from octavo.integrations.transformers.latents import LatentLayers
-from octavo.integrations.transformers.models import length_bound_rope, spec_of, why_by_rows
+from octavo.integrations.transformers.models import (
+    REFUSED,
+    length_bound_rope,
+    spec_of,
+    why_by_rows,
+)
 from octavo.model.layers import LayerKind, kinds_in
 from octavo.model.spec import Attention, Cross, Latent, ModelSpec, Shared, State
 from octavo.planner.request import Plan
@@ -247,29 +252,44 @@ def check_servable(model: Any, plan: Plan) -> None:
         UnknownArchitecture, UnsupportedModel, PlanError: see Runner.
     """
     spec = spec_of(model).in_context()
-    kinds = [kind for _, kind in spec.kinds()]
-    runs = Attention | Latent | Shared | State
-    if not model.config.is_encoder_decoder:
-        runs |= Cross  # nothing comes in that it could attend to
-    if others := {type(kind).__name__ for kind in kinds if not isinstance(kind, runs)}:
-        why = f"its layers keep {' and '.join(sorted(others))}, which the engine does not run yet"
-        raise UnsupportedModel(spec.name, why)
-    states = [kind for kind in kinds if isinstance(kind, State)]
-    if any(state.rows or state.buffer for state in states):
-        why = "its states hold the last rows of tokens, which the engine does not run yet"
-        raise UnsupportedModel(spec.name, why)
-    if states and not modules_with_states(model):
-        why = "its layers keep states, and no module of it asks the cache for them"
+    if (why := _refusal(model, spec)) is not None:
         raise UnsupportedModel(spec.name, why)
     check_plan(model, spec, plan)
     assert plan.elements is not None
-    if any(getattr(kind, "indexer", 0) for kind in kinds) and plan.elements.indexer.bits < 16:
+    if (
+        any(getattr(kind, "indexer", 0) for _, kind in spec.kinds())
+        and plan.elements.indexer.bits < 16
+    ):
         right = "an indexer's keys must be exact; plan with indexer_dtype='fp32' or 'bf16'"
         raise PlanError("indexer_dtype", plan.elements.indexer.name, right)
     config = model.config.get_text_config(decoder=True)
     changes = length_bound_rope(config, plan.max_length or plan.tokens)
     if changes is not None:
         raise UnsupportedModel(spec.name, changes)
+
+
+def _refusal(model: Any, spec: ModelSpec) -> str | None:
+    """What of a model the engine cannot run, or None. O(layers)."""
+    kinds = [kind for _, kind in spec.kinds()]
+    runs = Attention | Latent | Shared | State
+    if not model.config.is_encoder_decoder:
+        runs |= Cross  # nothing comes in that it could attend to
+    others = {type(kind).__name__ for kind in kinds if not isinstance(kind, runs)}
+    if others:
+        return f"its layers keep {' and '.join(sorted(others))}, which the engine does not run"
+    states = [kind for kind in kinds if isinstance(kind, State)]
+    reasons = {
+        "each of its positions is several ids, as of codebooks": not hasattr(
+            model.get_input_embeddings(), "weight"
+        ),
+        "its states hold the last rows of tokens, which the engine does not run": any(
+            state.rows or state.buffer for state in states
+        ),
+        "its layers keep states, and no module of it asks the cache for them": states
+        and not modules_with_states(model),
+    }
+    name = model.config.get_text_config(decoder=True).model_type
+    return next((why for why, is_so in reasons.items() if is_so), REFUSED.get(name))
 
 
 def check_plan(model: Any, spec: ModelSpec, plan: Plan) -> None:

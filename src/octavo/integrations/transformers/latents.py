@@ -20,7 +20,7 @@ class Unexpanded:
     """In place of one module's ``expand_kv``: hands latents on, and stands for what it would do.
 
     Its matrices are as large as the weights that expand, and are read once: weights that change
-    later, or an adapter on them, do not change it.
+    later do not change it.
 
     Args:
         module: attention of latents.
@@ -36,11 +36,19 @@ class Unexpanded:
 
     @torch.no_grad()
     def __init__(self, module: Any, kind: Latent) -> None:
-        weight = next(module.parameters())
+        weight, self._module = next(module.parameters()), module
+        self._parts = list[str]()
+        hooks = [
+            part.register_forward_hook(lambda *_, name=name: self._parts.append(name))
+            for name, part in module.named_modules()
+        ]
         unit = torch.eye(kind.rank + kind.rope, dtype=weight.dtype, device=weight.device)
         zero = unit.new_zeros(1, 1, 1, kind.rank + kind.rope)
-        key, value = module.expand_kv(*_parts(unit[None, None], kind.rank))
-        none = module.expand_kv(*_parts(zero, kind.rank))
+        own = type(module).expand_kv
+        key, value = own(module, *_split(unit[None, None], kind.rank))
+        none = own(module, *_split(zero, kind.rank))
+        for hook in hooks:
+            hook.remove()
         if any(bool(each.any()) for each in (*none, value[:, :, kind.rank :])):
             why = (
                 "its latents are expanded by more than a matrix, and cannot be attended to as rows"
@@ -54,6 +62,17 @@ class Unexpanded:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The same, unexpanded; called by the model."""
         return latent, rope
+
+    def check_plain(self) -> None:
+        """Check that no adapter changes what expands latents, which is not run. O(1).
+
+        Raises:
+            UnsupportedModel: one does.
+        """
+        for name in self._parts:
+            if hasattr(self._module.get_submodule(name), "lora_A"):
+                why = f"{name} expands latents, which are read as they are; train none on it"
+                raise UnsupportedModel(f"adapter on layer {self._module.layer_idx}", why)
 
     def absorb(self, query: torch.Tensor) -> torch.Tensor:
         """Queries against rows, [1, H, T, rank + rope], of queries [1, H, T, k_dim]."""
@@ -87,8 +106,13 @@ class LatentLayers:
         self._modules = [(modules[at], Unexpanded(modules[at], kind)) for at, kind in kinds.items()]
 
     def take(self) -> None:
-        """Have the modules hand their latents on unexpanded. O(modules)."""
+        """Have the modules hand their latents on unexpanded. O(modules).
+
+        Raises:
+            UnsupportedModel: see `Unexpanded.check_plain`.
+        """
         for module, instead in self._modules:
+            instead.check_plain()
             module.expand_kv = instead
 
     def release(self) -> None:
@@ -97,5 +121,5 @@ class LatentLayers:
             vars(module).pop("expand_kv", None)
 
 
-def _parts(rows: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _split(rows: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     return rows[..., :rank], rows[..., rank:]

@@ -121,13 +121,14 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         """Write a pass's keys and values; called by the model.
 
         Args:
-            key_states: [B, kv_heads, q, k_dim]; of a latent layer [B, 1, q, rank].
-            value_states: [B, kv_heads, q, v_dim]; of a latent layer [B, 1, q, rope].
+            key_states: [B, kv_heads, q, k_dim], or each head several times in a row, of which one
+                is kept; of a latent layer [B, 1, q, rank].
+            value_states: likewise of v_dim; of a latent layer [B, 1, q, rope].
             kwargs: the attention function's keywords.
 
         Returns:
-            What the model attends to, [B, kv_heads, L, dim] each; under octavo's own attention
-            the same tensors, as it reads the pages.
+            What the model attends to, [B, heads, L, dim] each, of as many heads as it gave; under
+            octavo's own attention the same tensors, as it reads the pages.
 
         Raises:
             StepError: no pass is open, or autograd would follow keys or values into pages.
@@ -135,8 +136,10 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
             UnsupportedModel: the layer has written in this pass.
         """
         now, kind = self.rows.open_pass(), self.paged.kind
-        self._check(key_states, value_states, now)
-        now.paged.write(self.paged, key_states, value_states)
+        copies = self._copies(key_states, value_states)
+        own = key_states[:, ::copies], value_states[:, ::copies]
+        self._check(*own, now)
+        now.paged.write(self.paged, *own)
         if isinstance(kind, Latent):
             found = self.columns[0].read(now, 0)
             return found[..., : kind.rank], found[..., kind.rank :]
@@ -144,7 +147,22 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
             return now.paged.hand_over(self.paged, key_states, kwargs), value_states
         first = self._first(now.past)
         keys, values = (each.read(now, first) for each in self.columns)
-        return keys, values
+        if copies == 1:
+            return keys, values
+        return keys.repeat_interleave(copies, 1), values.repeat_interleave(copies, 1)
+
+    def _copies(self, *states: torch.Tensor) -> int:
+        """How often a model gives each head, as Falcon does, one for each query head. O(1) if once.
+
+        Heads that differ are no copies.
+        """
+        heads = 1 if isinstance(self.paged.kind, Latent) else self.paged.kind.kv_heads
+        copies, rest = divmod(states[0].shape[1], heads)
+        if rest or copies < 2:
+            return 1
+        groups = [e.reshape(len(e), heads, copies, *e.shape[2:]) for e in states]
+        same = all(bool((each == each[:, :, :1]).all()) for each in groups)
+        return copies if same else 1
 
     def _first(self, past: int) -> int:
         """First column the model is given: a window's passes see its last keys."""

@@ -31,6 +31,13 @@ BY_ROWS = {
 """Families whose code uses the attention interface, but not as octavo's attention serves it."""
 
 
+REFUSED = {
+    "cpmant": "it puts tokens of its own before every prompt",
+    "prophetnet": "its code computes no part of a prompt behind another",
+}
+"""Families that no engine can cut into chunks."""
+
+
 def why_by_rows(model: Any, spec: ModelSpec) -> str | None:
     """Why a model runs one sequence at a time, by its own attention; None: all run together.
 
