@@ -111,6 +111,26 @@ def index() -> tuple[str, list[str]]:
     return table(["us", "Emitter", "function"], rows), missed
 
 
+def engine() -> tuple[str, list[str]]:
+    """Tokens per second of each side and case, and where octavo in fp32 decodes slower."""
+    rates: dict[str, dict[str, list[str]]] = {}
+    for line in lines("engine"):
+        row = re.fullmatch(r" *(\d+ x +[\d,]+(?:, \d+ shared)?)  +(\S.*?)  +(\S.*)", line)
+        if row:
+            case, side, figures = row.groups()
+            rates.setdefault(re.sub(" +", " ", case), {})[side] = figures.split()
+    sides = list(next(iter(rates.values())))
+    rows, missed = [], []
+    for case, found in rates.items():
+        own, bound = found["octavo"][:2]
+        rows.append([case, *(f"{found[side][0]} ({found[side][-2]})" for side in sides), bound])
+        for side in set(sides) & {"generate", "generate_batch", "vLLM"}:
+            other = found[side][0]
+            if other != "-" and float(other) > float(own):
+                missed.append(f"{case}: {float(own) / float(other):.2f} of {side}'s decode")
+    return table(["tokens per s", *sides, "bound"], rows), sorted(missed)
+
+
 def pool_size() -> str:
     """A decode step in pools of two sizes."""
     found = [
@@ -150,6 +170,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "prefix": lambda: f"{machine('prefix')}\n{prefix()}",
     "generate": lambda: f"{machine('generate')}\n{generate()[0]}",
     "active prefix": lambda: f"{machine('active_prefix')}\n{active_prefix()}",
+    "engine": lambda: f"{machine('engine')}\n{lines('engine')[2]}\n\n{engine()[0]}",
     "pool size": lambda: f"{machine('pool_size')}\n{pool_size()}",
     "index": lambda: f"{machine('index')}\n{index()[0]}",
     "packing": lambda: f"{machine('packing')}\n{packing()}",
@@ -157,6 +178,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "missed: speed": lambda: listed(speed()[1]),
     "missed: attention": lambda: listed(attention()[1]),
     "missed: generate": lambda: listed(generate()[1]),
+    "missed: engine": lambda: listed(engine()[1]),
     "missed: index": lambda: listed(index()[1]),
 }
 
