@@ -164,6 +164,23 @@ def test_seed_repeats_an_answer(generate):
     assert _texts(first) != _texts(other)
 
 
+def test_json_of_a_schema(generate, octavo_run, tmp_path):
+    """--json-schema answers in JSON of a file's schema; what is no file or schema is refused."""
+    schema, wrong = tmp_path / "schema.json", tmp_path / "wrong.json"
+    schema.write_text('{"enum": [[true], [false]], "x-guidance": {"whitespace_flexible": false}}')
+    wrong.write_text('{"enum": []}')
+    [answer] = _texts(generate("hello", "--json-schema", schema))
+
+    assert json.loads(answer) in ([True], [False])
+    for path, code, words in (
+        (wrong, 1, "json_schema is"),
+        (tmp_path / "none", 2, "cannot be read"),
+    ):
+        found, _, err = octavo_run("generate", *TINY, "hello", "--json-schema", path)
+        assert code == found
+        assert words in err
+
+
 def test_narrowed_choice_samples(generate):
     """--top-k alone switches sampling on; of one token it is greedy."""
     greedy = generate("hello", "--max-tokens", "16")

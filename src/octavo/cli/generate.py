@@ -108,6 +108,9 @@ def _add_sampling(group: Any) -> None:
         metavar="S",
         help="same seed, same answer",
     )
+    group.add_argument(
+        "--json-schema", metavar="FILE", help="answer in JSON of the schema in this file"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -115,15 +118,28 @@ def run(options: argparse.Namespace) -> None:
     prompts = arguments.read_prompts(options.prompts)
     _require_memory(options.memory)
     pull.require_engine()
+    schema = _read_schema(options.json_schema)
     if options.model == DEFAULT_MODEL and not hub.is_pulled(DEFAULT_MODEL):
         print(f"{DEFAULT_MODEL} is not here yet; fetching it once", file=sys.stderr)
         pull.fetch(DEFAULT_MODEL)
     hub.find(options.model)  # before PyTorch is imported, which takes seconds
     with ProgressBar(Path(options.model).name, unit="tokens") as bar:
-        _run(options, prompts, bar)
+        _run(options, prompts, schema, bar)
 
 
-def _run(options: argparse.Namespace, prompts: list[str], bar: ProgressBar) -> None:
+def _read_schema(path: str | None) -> str | None:
+    """The text of a file; whether it is a schema the engine will say."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise arguments.UsageError(f"--json-schema: {path} cannot be read: {error}") from error
+
+
+def _run(
+    options: argparse.Namespace, prompts: list[str], schema: str | None, bar: ProgressBar
+) -> None:
     bar("loading PyTorch and transformers")
     set_up_libraries()
     from octavo.checkpoints import loading
@@ -140,7 +156,7 @@ def _run(options: argparse.Namespace, prompts: list[str], bar: ProgressBar) -> N
     )
     answers = _encode(loaded, prompts, chat=options.chat)
     with _engine(loaded, plan, options) as engine:
-        _submit(engine, answers, options, loaded)
+        _submit(engine, answers, _params(options, schema, loaded), loaded)
         began = time.perf_counter()
         _answer(engine, answers, None if options.json else Answers(prompts), bar)
         rate = sum(len(a.output) for a in answers) / (time.perf_counter() - began)
@@ -189,7 +205,8 @@ def _engine(loaded: Any, plan: octavo.Plan, options: argparse.Namespace) -> Any:
     from octavo.engine import Engine
 
     try:
-        return Engine(loaded.model, plan, prefix=not options.no_prefix_cache)
+        prefix = not options.no_prefix_cache
+        return Engine(loaded.model, plan, prefix=prefix, tokenizer=loaded.tokenizer)
     except (MemoryError, RuntimeError) as error:
         if "alloc" not in str(error) and not isinstance(error, MemoryError):
             raise
@@ -198,14 +215,11 @@ def _engine(loaded: Any, plan: octavo.Plan, options: argparse.Namespace) -> Any:
         raise arguments.CommandError(why) from error
 
 
-def _submit(
-    engine: Any, answers: list[report.Answer], options: argparse.Namespace, loaded: Any
-) -> None:
+def _submit(engine: Any, answers: list[report.Answer], params: Any, loaded: Any) -> None:
     """Hand all prompts to the engine; it runs nothing yet, so one that cannot fit stops all."""
-    params = _params(options, loaded)
     for number, answer in enumerate(answers, start=1):
         length, context = len(answer.tokens), loaded.spec.max_length or sys.maxsize
-        if length + min(1, options.max_tokens) > context:
+        if length + min(1, params.max_tokens) > context:
             raise arguments.CommandError(
                 f"prompt {number} has {counted(length, 'token')}, but the model's context of "
                 f"{context:,} must hold it and at least one token of the answer"
@@ -213,11 +227,11 @@ def _submit(
         try:
             answer.request = engine.submit(answer.tokens, params)
         except octavo.NeverFits as error:
-            more = min(options.max_tokens, context - length)
+            more = min(params.max_tokens, context - length)
             raise _too_little(number, length, more, engine.cache.plan, error) from error
 
 
-def _params(options: argparse.Namespace, loaded: Any) -> Any:
+def _params(options: argparse.Namespace, schema: str | None, loaded: Any) -> Any:
     """The sampling wanted; narrowing the choice without a temperature means temperature 1."""
     from octavo.engine import SamplingParams
 
@@ -229,6 +243,7 @@ def _params(options: argparse.Namespace, loaded: Any) -> Any:
         top_p=options.top_p,
         top_k=options.top_k,
         seed=options.seed,
+        json_schema=schema,
         stop_token_ids=loaded.stop_token_ids,
     )
 
