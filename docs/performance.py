@@ -148,6 +148,21 @@ def prefix() -> str:
     return table(head, [[f"{row[0]}: {row[1]}", *row[2:]] for row in rows])
 
 
+def speculation() -> str:
+    """Tasks with and without guesses, by contender."""
+    found = (
+        re.fullmatch(r"(\w+) +(\d+)  (generate.*?|octavo.*?)  +(.*)", line)
+        for line in lines("speculation")
+    )
+    rows = [
+        [f"{row[1]}, {row[2]} at once: {row[3]}", *(row[4].split() + ["-"] * 3)[:5]]
+        for row in found
+        if row
+    ]
+    head = ["task, by", "s", "tokens per s", "steps", "guessed", "accepted"]
+    return table(head, rows)
+
+
 def packing() -> str:
     """What packed plans promise, and what was held."""
     rows = [line.split() for line in lines("packing") if line.endswith("%")]
@@ -173,8 +188,11 @@ FIGURES: dict[str, Callable[[], str]] = {
     "engine": lambda: f"{machine('engine')}\n{lines('engine')[2]}\n\n{engine()[0]}",
     "pool size": lambda: f"{machine('pool_size')}\n{pool_size()}",
     "index": lambda: f"{machine('index')}\n{index()[0]}",
+    "speculation": lambda: f"{machine('speculation')}\n{speculation()}",
     "packing": lambda: f"{machine('packing')}\n{packing()}",
-    "claims": lambda: claims("prefix", "import_time", "planning", "simulate", "traces"),
+    "claims": lambda: claims(
+        "prefix", "speculation", "import_time", "planning", "simulate", "traces"
+    ),
     "missed: speed": lambda: listed(speed()[1]),
     "missed: attention": lambda: listed(attention()[1]),
     "missed: generate": lambda: listed(generate()[1]),

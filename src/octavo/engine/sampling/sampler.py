@@ -35,6 +35,8 @@ class Sampler:
         processors: what changes its scores, in order.
         kind: equal where processors are, so that one call serves both.
         generator: its random numbers.
+        races: whether the token drawn is the first in a race of all, each with a random number of
+            its own; else one number falls among their chances.
     """
 
     __reduce__ = uncopied("its random numbers are drawn once; make another from its parameters")
@@ -47,6 +49,7 @@ class Sampler:
     ) -> None:
         self.params, self.generator = params, torch.Generator(device)
         self.matcher = matcher
+        self.races = params.seed is not None  # as generate() draws: the same numbers, its tokens
         self.processors, self.kind = processors_of(params), kind_of(params)
         if params.seed is None:
             self.generator.seed()
@@ -59,8 +62,14 @@ class Sampler:
         return self.params.greedy and not self.processors and self.matcher is None
 
     def ahead(self) -> "Sampler":
-        """Another that draws the same random numbers next; this one stays where it is. O(1)."""
+        """Another that draws the same random numbers next; this one stays where it is. O(1).
+
+        From now on both draw by a race, so that from chances that are much alike they mostly draw
+        the same token.
+        """
+        self.races = True
         other = Sampler(self.params, self.generator.device, self.matcher)
+        other.races = True
         other.generator.set_state(self.generator.get_state())
         return other
 
@@ -73,9 +82,9 @@ class Sampler:
         Returns:
             The token, [1, 1] int64.
 
-        Cost: O(vocabulary); with a seed as many random numbers, without one.
+        Cost: O(vocabulary); in a race as many random numbers, else one.
         """
-        if self.params.seed is not None:  # as generate() does: the same numbers give its tokens
+        if self.races:
             return torch.multinomial(chances, 1, generator=self.generator)
         edges = chances.cumsum(-1)
         total = edges[:, -1:]
