@@ -276,7 +276,7 @@ def _refusal(model: Any, spec: ModelSpec) -> str | None:
         runs |= Cross  # nothing comes in that it could attend to
     others = {type(kind).__name__ for kind in kinds if not isinstance(kind, runs)}
     if others:
-        return f"its layers keep {' and '.join(sorted(others))}, which the engine does not run"
+        return f"the engine runs no layers of kind {' and '.join(sorted(others))}"
     states = [kind for kind in kinds if isinstance(kind, State)]
     reasons = {
         "each of its positions is several ids, as of codebooks": not hasattr(
