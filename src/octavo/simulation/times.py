@@ -35,15 +35,14 @@ class StepWork(NamedTuple):
     @classmethod
     def of(cls, step: Step) -> "StepWork":
         """The work of a step, each token attending to all up to its own. O(rows)."""
-        counts, past = step.counts.astype(np.int64), step.past.astype(np.int64)
-        context, alone = counts * past + counts * (counts + 1) // 2, counts == 1
+        counts, context = step.counts, step.context
+        alone = counts == 1
         decode = int(np.count_nonzero(alone))
-        return cls(
-            int(counts.sum()) - decode,
-            decode,
-            int(context[~alone].sum()),
-            int(context[alone].sum()),
-        )
+        # a row's tokens attend to context - count + 1 ... context positions
+        whole = int(counts.astype(np.int64) @ (2 * context - counts + 1)) // 2
+        decode_context = int(context[alone].sum(dtype=np.int64))
+        prefill = step.input_ids.size - decode
+        return cls(prefill, decode, whole - decode_context, decode_context)
 
 
 @dataclass(frozen=True)
