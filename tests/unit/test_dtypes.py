@@ -1,6 +1,7 @@
 """Element types by name."""
 
 import pytest
+import torch
 
 from octavo.errors import PlanError
 from octavo.model.dtypes import DTYPES, dtype
@@ -25,6 +26,7 @@ def test_types_are_found_by_either_name(name, bits, torch_name):
     assert (name, bits, torch_name) == tuple(found)
     assert 6 * bits // 8 == found.size(6)
     assert found is dtype(torch_name)
+    assert found is dtype(getattr(torch, torch_name))
     assert found is dtype(found)
     assert name == str(found)
 

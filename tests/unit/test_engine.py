@@ -40,7 +40,7 @@ def model():
 
 def plan_for(model, pages=40, page_size=4, **options):
     """A plan of exactly ``pages`` usable pages."""
-    spec = octavo.ModelSpec.from_config(model.config.to_dict())
+    spec = octavo.ModelSpec.from_config(model.config)
     token = sum(layer.elements_per_token for layer in spec.layers) * 8
     memory = (pages + 1) * page_size * token
     return octavo.plan(spec, memory, page_size=page_size, dtype="fp64", order="head", **options)
@@ -590,7 +590,7 @@ def test_refuses_plan_for_another_model(model):
     other = octavo.ModelSpec("other", (octavo.Attention(2, 8, 8),) * 3)
     with pytest.raises(octavo.PlanError, match="other layers"):
         Engine(model, octavo.plan(other, "1MiB", dtype="fp64"))
-    spec = octavo.ModelSpec.from_config(model.config.to_dict())
+    spec = octavo.ModelSpec.from_config(model.config)
     with pytest.raises(octavo.PlanError, match="float64"):
         Engine(model, octavo.plan(spec, "1MiB", dtype="bf16"))
     with pytest.raises(octavo.PlanError, match="octavo.plan"):

@@ -10,7 +10,7 @@ download, plan or run.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,15 @@ class LoadedModel:
     """
 
     name: str
-    model: Any
-    tokenizer: Any
-    config: Mapping[str, Any]
-    spec: ModelSpec
+    model: Any = field(repr=False)  # what it prints fills a screen
+    tokenizer: Any = field(repr=False)
+    config: Mapping[str, Any] = field(repr=False)
+    spec: ModelSpec = field(repr=False)
 
     @property
     def dtype(self) -> str:
         """Element type of the weights, in octavo's name: what a plan for this model takes."""
-        return dtype_of(str(self.model.dtype).removeprefix("torch.")).name
+        return dtype_of(self.model.dtype).name
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:

@@ -57,15 +57,20 @@ _ALIASES = {dtype.torch_name: dtype for dtype in DTYPES.values() if dtype.bits >
 }
 
 
-def dtype(name: str | DType) -> DType:
-    """The element type called ``name``; torch's names (``bfloat16``) are understood too. O(1).
+def dtype(name: object) -> DType:
+    """The element type called ``name``. O(1).
+
+    Args:
+        name: octavo's name or torch's (``bfloat16``), a dtype of torch, or a DType.
 
     Raises:
         PlanError: no such type; the message lists the known ones.
     """
     if isinstance(name, DType):
         return name
-    found = DTYPES.get(name, _ALIASES.get(name)) if isinstance(name, str) else None
+    is_torch = type(name).__module__ == "torch" and type(name).__name__ == "dtype"
+    called = str(name).removeprefix("torch.") if is_torch else name
+    found = DTYPES.get(called, _ALIASES.get(called)) if isinstance(called, str) else None
     if found is None:
         raise PlanError("dtype", name, f"known types are: {', '.join(DTYPES)}")
     return found

@@ -5,7 +5,6 @@ Knows layers, not pages, bytes of a budget, devices or weights.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from octavo.checks import check_int
@@ -112,12 +111,13 @@ class ModelSpec:
         return replace(self, layers=layers, mtp=mtp)
 
     @classmethod
-    def from_config(cls, config: str | PathLike[str] | Mapping[str, Any]) -> "ModelSpec":
+    def from_config(cls, config: Any) -> "ModelSpec":
         """Read a Hugging Face ``config.json``.
 
         Args:
-            config: the file, the folder it lies in, or its content; a ``params.json`` of Meta's or
-                Mistral's release, or a GGUF file, of which the metadata alone is read.
+            config: the file, the folder it lies in, its content, or a config of transformers; a
+                ``params.json`` of Meta's or Mistral's release, or a GGUF file, of which the
+                metadata alone is read.
 
         Raises:
             ConfigError: not readable, not JSON, or a field is missing or wrong.
@@ -127,6 +127,8 @@ class ModelSpec:
         """
         from octavo.model.configs import load_config, read_config  # here: the table is long
 
+        if callable(getattr(config, "to_dict", None)):
+            config = config.to_dict()
         content = config if isinstance(config, Mapping) else load_config(config)
         return cls._of(read_config(content))
 

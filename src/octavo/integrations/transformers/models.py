@@ -75,7 +75,7 @@ def spec_of(model: Any) -> ModelSpec:
     """
     if not hasattr(getattr(model, "config", None), "get_text_config"):
         raise UnsupportedModel("model", "it must be a causal language model of transformers")
-    return ModelSpec.from_config(model.config.to_dict())
+    return ModelSpec.from_config(model.config)
 
 
 def read_model(model: Any) -> ModelSpec:
