@@ -119,11 +119,11 @@ def pin(world: World, draw: Draw) -> None:
 
 
 def reset(world: World, draw: Draw) -> None:
-    """Forget all prefixes; refused while anything is held, so all often ends first."""
+    """Forget all prefixes; refused while anything holds pages, so all often ends first."""
     if draw.integer(0, 3) == 0:
         world.finish()
         world.batches = [world.cache.batch()]
-    elif world.live or world.pins:
+    elif world.pins or any(not row.handle.preempted for row in world.live):
         world.refuse(StepError, lambda cache: cache.reset())
 
 
