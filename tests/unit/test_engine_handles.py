@@ -197,6 +197,13 @@ def test_timeouts(engine, started):
         engine.submit(PROMPTS[0], GREEDY).result("soon")
 
 
+def test_a_timeout_beyond_what_threads_can_wait(served):
+    """It is longer than any wait, and no error."""
+    request = served.submit(PROMPTS[0], GREEDY)
+
+    assert 8 == len(request.result(timeout=1e10).token_ids)
+
+
 @pytest.mark.parametrize("started", [False, True])
 def test_an_error_is_raised_by_its_handle_alone(engine, alone, started):
     """Who waits for a request with a failing listener gets the error after the tokens."""

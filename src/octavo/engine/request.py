@@ -281,7 +281,7 @@ class Request:
         event = threading.Event()
         self._waiters.append(event.set)  # before looking again: what comes later is heard
         if self._awaits(count) and self.owner.serving:
-            event.wait(left)
+            event.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
         with suppress(ValueError):  # it was called
             self._waiters.remove(event.set)
         if self._awaits(count) and not self.owner.serving:
