@@ -443,6 +443,38 @@ def test_logits_that_are_no_numbers(model, engine, alone, monkeypatch):
     assert alone[1] == other.output
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_later_prompts_find_nothing_of_a_step_that_failed(model, engine, monkeypatch, interrupted):
+    """Keys and values behind logits that are no numbers are not published; earlier ones stay."""
+    prompt = list(range(1, 41))
+    with Engine(model, plan_for(model)) as other:
+        right = [each.token_ids for each in other.generate([prompt, [*prompt, 50]], greedy())]
+    engine.generate([prompt[:20]], greedy())
+
+    def spoil(module, args, out):
+        out[:, -3:] = float("nan")
+
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    request = engine.submit(prompt, greedy())
+    hook = model.model.embed_tokens.register_forward_hook(spoil)
+    if interrupted:  # between what is done for the row that failed and the commit
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.cache, "commit", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                engine.step()
+    with pytest.raises(octavo.UnsupportedModel, match="^logits: the model gave nan"):
+        engine.step()
+    hook.remove()
+
+    assert "cancelled" == request.finish_reason
+    found = engine.generate([prompt, [*prompt, 50]], greedy())
+    assert right == [each.token_ids for each in found]
+    assert (0 if interrupted else 20) == found[0].cached_tokens  # an interrupt begins anew
+    assert conserved(engine)
+
+
 def test_all_that_listen_hear_before_the_first_failure_is_raised(engine):
     """Each of several listeners that raise is noted on its own request; the first is raised."""
 

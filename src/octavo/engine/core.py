@@ -32,7 +32,7 @@ from octavo.engine.speculation import (
     rollback_for,
     sample_accepted,
 )
-from octavo.errors import OctavoError, OutOfPages, uncopied
+from octavo.errors import OctavoError, OutOfPages, UnsupportedModel, uncopied
 from octavo.planner.request import Plan
 from octavo.scheduling import Scheduler, Turn
 
@@ -238,6 +238,9 @@ class EngineCore:
             rows = list(compress(turn.requests, step.wants_token.tolist()))
             logits, drafts, wanting = _with_forks(logits, drafts, rows)
             found = sample_accepted(logits, drafts, wanting)
+            for at, choices in zip(step.sample.tolist(), found, strict=False):  # forks come last
+                if isinstance(choices, UnsupportedModel):  # nobody is to find its keys and values
+                    self.cache.preempt(step.sequences[at])
             tokens, kept = accepted(step, found[: len(rows)])
             self.cache.commit(step, tokens, kept=kept)
             self._count(**self._speculation.note(step, wanting, drafts, found))
@@ -269,7 +272,7 @@ class EngineCore:
     def _abort(self, step: Step) -> None:
         try:
             self.cache.abort(step)
-            self.torn = False
+            self.torn = any(each.preempted for each in step.sequences)
         except OctavoError:
             return  # interrupted after the commit had closed the step, or in its middle
 
