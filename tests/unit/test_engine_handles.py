@@ -204,6 +204,35 @@ def test_a_timeout_beyond_what_threads_can_wait(served):
     assert 8 == len(request.result(timeout=1e10).token_ids)
 
 
+@pytest.mark.parametrize("at", range(3))
+def test_an_interrupt_in_a_listener_ends_nobody(engine, alone, at):
+    """Ctrl-C there is raised to the caller; each token is told once, the others' a step later."""
+    heard = [[], [], []]
+
+    def listener(of):
+        def listen(request, token):
+            heard[of].append(token)
+            if of == at and len(heard[of]) in (1, 3, 8):
+                raise KeyboardInterrupt
+
+        return listen
+
+    requests = [
+        engine.submit(prompt, GREEDY, on_token=listener(of)) for of, prompt in enumerate(PROMPTS)
+    ]
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            engine.run()
+        assert all(each.error is None for each in requests)
+    engine.run()
+
+    assert alone == heard
+    assert alone == [each.result().token_ids for each in requests]
+    stats = engine.stats
+    assert 43 + 3 * 7 == stats.computed_tokens + stats.cached_tokens  # no page was given up
+    assert conserved(engine)
+
+
 @pytest.mark.parametrize("started", [False, True])
 def test_an_error_is_raised_by_its_handle_alone(engine, alone, started):
     """Who waits for a request with a failing listener gets the error after the tokens."""

@@ -5,6 +5,7 @@ is the only one.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import compress
@@ -132,6 +133,7 @@ class EngineCore:
         self.vocabulary = vocabulary_of(model)
         self.samplers = Samplers(self.vocabulary, self.runner.storage.device, tokenizer)
         self.stats, self.torn = EngineStats(), False
+        self._untold: deque[tuple[Request, int]] = deque()  # and how many tokens are told
 
     def release(self) -> None:
         """Give the models back as they were. May be called twice."""
@@ -160,12 +162,13 @@ class EngineCore:
         Returns:
             The first error of a request, when all others have their tokens.
         """
+        late = self._tell()  # what an interrupt has left
         self.inbox.read()
         for request in self.scheduler.expire(time.monotonic()):
             self.end(request, "deadline")
         turn = self._next_turn()
         if turn is None:
-            return None
+            return late
         for request in turn.admitted:
             request.note_cached()
             self._count(prompt_tokens=request.prompt_tokens, cached_tokens=request.cached_tokens)
@@ -175,10 +178,11 @@ class EngineCore:
             if self.torn or not outlasts:
                 raise
             self._find_whom(turn, error)
-            return None
-        self._tell(wanting, self._book(turn.step, wanting, found))
+            return late
+        self._book(turn.step, wanting, found)
+        late = self._tell() or late
         self.inbox.read()
-        return next((r.error for r in wanting if r.error is not None), None)
+        return late
 
     def _find_whom(self, turn: Turn[Request], error: Exception) -> None:
         """End the requests of a turn for whom the model raises; the others have their tokens.
@@ -204,7 +208,8 @@ class EngineCore:
                     raise
                 self._find_whom(part, again)
             else:
-                self._tell(wanting, self._book(part.step, wanting, found))
+                self._book(part.step, wanting, found)
+                self._tell()
 
     def serve(self) -> None:
         """A step of a loop that nobody watches: errors are left to the requests' handles."""
@@ -276,13 +281,10 @@ class EngineCore:
         except OctavoError:
             return  # interrupted after the commit had closed the step, or in its middle
 
-    def _book(self, step: Step, wanting: list[Request], found: Found) -> list[int]:
-        """Give each request its tokens, before any listener is called.
-
-        Returns:
-            How many tokens each had before.
-        """
+    def _book(self, step: Step, wanting: list[Request], found: Found) -> None:
+        """Give each request its tokens, before any listener is called."""
         known = [len(request.output) for request in wanting]
+        self._untold.extend(zip(wanting, known, strict=True))
         for request, choices in zip(wanting, found, strict=True):
             reason = None
             if isinstance(choices, list):
@@ -294,33 +296,44 @@ class EngineCore:
         tokens = sum(len(request.output) for request in wanting) - sum(known)
         self._count(steps=1, computed_tokens=step.input_ids.size, generated_tokens=tokens)
         self._erase()
-        return known
 
-    def _tell(self, wanting: list[Request], known: list[int]) -> None:
+    def _tell(self) -> BaseException | None:
         """Call each ``on_token`` with what is new, and wake who waits.
 
-        A listener that raises costs its own request and no other's token.
+        A listener that raises costs its own request and no other's token. Ctrl-C in one is raised
+        here and ends no request; who has not heard by then does at the next step.
+
+        Returns:
+            The first error of a request, its own or its listener's.
         """
-        for request, before in zip(wanting, known, strict=True):
-            if request.on_token is not None and request.error is None:
-                for token in request.output[before:]:
-                    call = partial(request.on_token, request, token)
-                    self._alone(request, call, BaseException)  # lest others do not hear theirs
-                    if request.error is not None:
-                        break
-                if request.error is not None and not request.done:
-                    self._finish(request, "cancelled")
-                    self._erase()
+        first: BaseException | None = None
+        while self._untold:
+            request, told = self._untold[0]
+            if request.on_token and request.error is None and told < len(request.output):
+                self._untold[0] = request, told + 1  # before the call: nothing is told twice
+                self.torn = False  # a listener changes no pages
+                try:
+                    request.on_token(request, request.output[told])
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # noqa: BLE001, lest others do not hear theirs
+                    request.error = error
+                self.torn = True
+                continue
+            if request.error is not None and not request.done:
+                self._finish(request, "cancelled")
+                self._erase()
+            first = first or request.error
             request.notify()
+            self._untold.popleft()
+        return first
 
     @staticmethod
-    def _alone(
-        request: Request, call: Callable[[], T], kind: type[BaseException] = Exception
-    ) -> T | None:
+    def _alone(request: Request, call: Callable[[], T]) -> T | None:
         """Call what concerns one request; what it raises becomes the request's error."""
         try:
             return call()
-        except kind as error:
+        except Exception as error:  # noqa: BLE001, whatever a tokenizer raises
             request.error = error
             return None
 
@@ -370,6 +383,7 @@ class EngineCore:
 
     def forget(self, error: BaseException | None = None) -> None:
         """Begin with no pages, and end all requests."""
+        self._untold.clear()
         left = self.unfinished()
         self.cache.reset(force=True)
         self.scheduler = self._schedule()

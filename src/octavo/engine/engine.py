@@ -278,8 +278,8 @@ class Engine:
         sampler, a tokenizer looking for its stop texts, its ``on_token``) cancels that request, is
         kept as its ``error``, and is raised once all others have their token: step on to go on.
 
-        Ctrl-C ends no request either. Where it comes in the midst of scheduling or booking, all
-        pages are given up, and the next step begins to compute them anew.
+        Ctrl-C ends no request; who has not heard a token by then does at the next step. Where it
+        comes amid scheduling or booking, that step begins to compute all pages anew.
 
         Returns:
             Whether work remains.
