@@ -1,6 +1,7 @@
 """Asking an engine: handles, threads, event loops, samples that fork, and what misuse gets."""
 
 import asyncio
+import ctypes
 import os
 import subprocess
 import sys
@@ -366,6 +367,41 @@ def test_a_dead_loop_raises_in_every_handle(served, alone, monkeypatch):
     assert alone[0] == served.submit(PROMPTS[0], GREEDY).result(60).token_ids
     served.stop()
     assert conserved(served)
+
+
+def test_a_loop_that_dies_while_it_takes_in_a_request(served, alone, monkeypatch):
+    """Who had just been submitted, and who waits behind it, are told too."""
+    dies, go = threading.Event(), threading.Event()
+
+    def prepare(_condition):
+        dies.set()
+        go.wait(60)
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served._core.conditions, "prepare", prepare)
+        requests = [served.submit(PROMPTS[0], GREEDY)]
+        dies.wait(60)
+        requests.append(served.submit(PROMPTS[1], GREEDY))
+        go.set()
+        for request in requests:
+            with pytest.raises(octavo.LoopDied, match="SystemExit"):
+                request.result(60)
+    served.stop()
+    served.start()
+    assert alone[0] == served.submit(PROMPTS[0], GREEDY).result(60).token_ids
+
+
+def test_a_loop_that_dies_while_it_waits(served):
+    """A call that it has taken and not made is not forgotten."""
+    thread = next(each for each in threading.enumerate() if each.name == "octavo-engine")
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+    )
+    request = served.submit(PROMPTS[0], GREEDY)
+    with pytest.raises(octavo.LoopDied, match="SystemExit"):
+        request.result(60)
+    thread.join()
 
 
 def test_stop_and_go_on(served, alone):

@@ -80,6 +80,7 @@ class EngineCore:
         vocabulary: how many tokens it has.
         samplers: makes those of requests.
         scheduler: requests that wait and run.
+        arriving: requests that were submitted and are not taken in yet.
         torn: whether an interrupt has left something half done; `whole` mends it.
         stats: totals.
     """
@@ -133,6 +134,7 @@ class EngineCore:
         self.vocabulary = vocabulary_of(model)
         self.samplers = Samplers(self.vocabulary, self.runner.storage.device, tokenizer)
         self.stats, self.torn = EngineStats(), False
+        self.arriving: set[Request] = set()
         self._untold: deque[tuple[Request, int]] = deque()  # and how many tokens are told
 
     def release(self) -> None:
@@ -341,14 +343,18 @@ class EngineCore:
 
     def take_in(self, request: Request) -> None:
         """Queue what was submitted."""
+        if request not in self.arriving:
+            return  # `forget` has ended it
         if request.done:  # no tokens were wanted
             self._count(finished=len(request.samples))
+            self.arriving.discard(request)
             return
         try:
             self.conditions.prepare(request.condition)
             self._queue(request, self.scheduler)
         except Exception as error:  # noqa: BLE001, whatever an encoder raises
             self.end(request, "cancelled", error)
+        self.arriving.discard(request)  # last: what dies in here leaves nobody waiting
 
     @staticmethod
     def _queue(request: Request, scheduler: Scheduler[Request]) -> None:
@@ -390,6 +396,10 @@ class EngineCore:
         for request in left:
             request.sequence = None
             self._finish(request, "cancelled", error)
+        for request in list(self.arriving):
+            if not request.done:
+                self.arriving.discard(request)
+                self.end(request, "cancelled", error)
         self.inbox.read()
         for request in self.unfinished():
             self.end(request, "cancelled", error)

@@ -249,6 +249,7 @@ class Engine:
             request.samples = samples
             if params.max_tokens == 0:
                 request.finish("length")
+        self._core.arriving.add(samples[0])
         self._leave(partial(self._core.take_in, samples[0]))
         if samples[0].error is not None:
             raise samples[0].error
