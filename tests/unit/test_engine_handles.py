@@ -550,6 +550,25 @@ def test_a_forked_process_is_refused(served, tmp_path):
     assert 40 == len(request.result(60).token_ids)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_process_makes_an_engine_of_its_own(served, model, tmp_path):
+    """Who runs the model in the parent does not run it in the child."""
+    request, said = served.submit(PROMPTS[0], LONG), tmp_path / "said"
+    child = os.fork()
+    if not child:
+        try:
+            with Engine(model, plan_for(model)) as own:
+                asked = own.submit(PROMPTS[0], SamplingParams(max_tokens=0))
+                said.write_text(f"{own.stats.finished} {asked.finish_reason} {own.step()}")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+    assert "1 length False" == said.read_text()
+    assert 40 == len(request.result(60).token_ids)
+
+
 def test_the_interpreter_ends_with_a_running_loop():
     """Nothing hangs and nothing is printed, whatever is still running."""
     code = f"""

@@ -5,6 +5,7 @@ through an inbox, a queue of calls that whoever runs the engine makes before the
 waits for a lock. Knows no requests, no pages and no model.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -91,6 +92,8 @@ class Guard:
 
 
 _guards: WeakKeyDictionary[Any, Guard] = WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):  # whoever ran a model runs it in the parent alone
+    os.register_at_fork(after_in_child=_guards.clear)
 
 
 def guard_of(model: Any) -> Guard:
