@@ -467,6 +467,19 @@ def test_calls_from_inside_a_step(engine):
     assert 4 == len(refused)
 
 
+def test_a_listener_that_closes_in_the_loop(served):
+    """It is refused as in a step of the caller's, and the thread goes on."""
+
+    def close(request, token):
+        with pytest.raises(octavo.StepError, match="under way"):
+            served.close()
+
+    request = served.submit(PROMPTS[0], GREEDY, on_token=close)
+    assert 8 == len(request.result(60).token_ids)
+    assert 8 == len(served.submit(PROMPTS[0], GREEDY).result(60).token_ids)
+    assert served.serving
+
+
 def test_a_listener_that_waits_in_the_loop(served):
     """It would wait for itself: it is refused, and costs its request alone."""
     request = served.submit(PROMPTS[0], GREEDY, on_token=lambda request, _: request.result())

@@ -376,8 +376,7 @@ class Engine:
     def stop(self) -> None:
         """End the thread that `start` made, after the step under way; nothing where none runs.
 
-        Requests stay where they are, until the next `start` or `step`; whoever waits for one gets
-        StepError.
+        Requests stay where they are, until the next `start` or `step`; who waits gets StepError.
         """
         loop = self._loop
         if loop is not None and self.serving:
@@ -392,6 +391,8 @@ class Engine:
         Raises:
             StepError: a step is under way: the caller is an ``on_token``, or another thread steps.
         """
+        if (loop := self._loop) is not None and loop.is_here():
+            raise StepError("a step is under way: on_token may submit, cancel and stop()")
         closed, self._closed = self._closed, True  # nobody steps from now on
         if os.getpid() != self._process:
             return  # what a fork has copied is not in use
@@ -410,8 +411,7 @@ class Engine:
     def reset(self) -> None:
         """Cancel everything and forget every page.
 
-        Whatever has been left half done, the engine is then empty and takes requests again. Its
-        model, storage and totals stay.
+        Whatever was left half done, it then takes requests. Model, storage and totals stay.
 
         Raises:
             StepError: the engine is closed, or at work: see `step`.
