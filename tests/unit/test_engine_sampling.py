@@ -5,7 +5,7 @@ import torch
 import transformers
 
 import octavo
-from octavo.engine import Engine, SamplingParams
+from octavo.engine import Engine, PromptLookup, SamplingParams
 
 PROMPTS = [[5, 6, 7, 5, 6], [*range(1, 30)], [9] * 11]
 
@@ -155,3 +155,33 @@ def test_refuses_log_probabilities_without_a_token():
     """With max_tokens 0 the model is not run."""
     with pytest.raises(octavo.LengthError, match="max_tokens is 0.*prompt_logprobs"):
         SamplingParams(max_tokens=0, prompt_logprobs=1)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("speculation", [None, PromptLookup(max_tokens=3)])
+def test_an_interrupt_changes_no_sampled_token(model, monkeypatch, committed, speculation):
+    """Where a step is undone, its tokens are drawn again with the same random numbers."""
+    params = SamplingParams(max_tokens=25, temperature=1.0, seed=5, n=2)
+    prompt = [5, 6, 7, 5, 6, 7, 5, 6]
+    with engine_of(model, speculation=speculation) as engine:
+        right = [each.output for each in engine.submit(prompt, params).samples]
+        engine.run()
+        commit = engine.cache.commit
+        for step in range(6):
+            request, left = engine.submit(prompt, params), [step]
+
+            def interrupt(*args, left=left, **options):
+                left[0] -= 1
+                if left[0] == -1 and not committed:
+                    raise KeyboardInterrupt
+                done = commit(*args, **options)
+                if left[0] == -1:
+                    raise KeyboardInterrupt
+                return done
+
+            with monkeypatch.context() as patch:
+                patch.setattr(engine.cache, "commit", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    engine.run()
+                engine.run()
+            assert right == [each.output for each in request.samples]

@@ -271,7 +271,6 @@ class EngineCore:
                 sample.note_cached()
                 left.append(at)
                 continue
-            sample.sampler = self.samplers.make(sample.params)
             if fails:  # it ends, and nothing forks off it
                 self._queue(sample, self.scheduler)
         return [wanting[at] for at in left], [found[at] for at in left]
@@ -423,7 +422,6 @@ class EngineCore:
                 self.cache.preempt(request.sequence)
                 self._queue(request, scheduler)
             elif request is first or first.done or first.output:
-                request.sampler = self.samplers.make(request.params)  # with its first numbers
                 self._queue(request, scheduler)
         self._erase()
         self.scheduler = scheduler  # last: an interrupt in here loses nobody

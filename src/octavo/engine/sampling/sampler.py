@@ -55,11 +55,32 @@ class Sampler:
             self.generator.seed()
         else:
             self.generator.manual_seed(params.seed)
+        self._states = dict[int, torch.Tensor]()
 
     @property
     def takes_the_likeliest(self) -> bool:
         """Whether its token is that of the largest logit, whatever it is."""
         return self.params.greedy and not self.processors and self.matcher is None
+
+    def seek(self, token: int, certain: int) -> None:
+        """Be where the random numbers of a token begin, also where they were drawn before.
+
+        A step that is undone draws its tokens again: with the same numbers, they are the same.
+
+        Args:
+            token: how many come before it.
+            certain: how many no step can draw again.
+
+        Cost: O(tokens that are not certain).
+        """
+        if self.params.greedy:
+            return
+        states = {at: state for at, state in self._states.items() if at >= certain}
+        if token in states:
+            self.generator.set_state(states[token])
+        else:
+            states[token] = self.generator.get_state()
+        self._states = states
 
     def ahead(self) -> "Sampler":
         """Another that draws the same random numbers next; this one stays where it is. O(1).
