@@ -62,6 +62,15 @@ def reference(model, prompt):
     return Reference(tokens, [row[token].item() for row, token in zip(rows, tokens, strict=True)])
 
 
+@torch.no_grad()
+def logprobs_of(model, tokens):
+    """How probable each token but the first is to a forward pass over them all."""
+    if hasattr(model, "_setup_cache"):
+        model._setup_cache(model.config, 1, model.device, model.dtype)
+    logits = model(torch.tensor([tokens]), use_cache=False).logits[0, :-1]
+    return logits.double().log_softmax(-1)[range(len(tokens) - 1), tokens[1:]].tolist()
+
+
 def plan_for(model, page_size=4, memory="1MiB"):
     """A plan in the model's type throughout; of an indexer's keys in fp32."""
     spec = octavo.ModelSpec.from_config(model.config.to_dict())
@@ -182,6 +191,28 @@ def test_tokens_with_guesses(family, monkeypatch):
 
         assert tokens_of(references(family)) == [each.token_ids for each in found]
         assert 0 < engine.stats.accepted_tokens < engine.stats.drafted_tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "near"),
+    [
+        ({}, 1e-5),
+        ({"speculation": PromptLookup(max_tokens=3)}, 1e-5),
+        ({"max_step_tokens": 9}, 1e-3),
+    ],
+)
+@pytest.mark.parametrize("family", CONFIGS)
+def test_log_probabilities_of_prompts(family, options, near):
+    """Whole, with room for guesses, and in chunks: those of one forward pass."""
+    model, params = model_of(family), SamplingParams(max_tokens=1, prompt_logprobs=0)
+    with Engine(model, plan_for(model), **options) as engine:
+        found = engine.generate(prompts(), params)
+        engine.cache.check()
+
+    near = max(near, LOOSE.get(family, 0)) if "max_step_tokens" in options else near
+    for prompt, one in zip(prompts(), found, strict=True):
+        told = [each.logprob for each in one.prompt_logprobs[1:]]
+        assert logprobs_of(model, prompt) == pytest.approx(told, rel=1e-6, abs=near)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from octavo.engine.conditions import Conditions, runner_of, vocabulary_of
 from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Inbox
 from octavo.engine.request import FinishReason, Request
+from octavo.engine.runner import draft_counts
 from octavo.engine.sampling import Samplers
 from octavo.engine.scoring import note_scores, with_scores
 from octavo.engine.speculation import (
@@ -239,7 +240,7 @@ class EngineCore:
             drafts = self._speculation.write(step, turn.requests)
             scored = with_scores(step, turn.requests)
             with self.conditions.applied(scored, [each.condition for each in turn.requests]):
-                logits = self.runner.forward(scored)
+                logits = self.runner.forward(scored, draft_counts(step))
             storage.apply(step.snapshots)
             logits = note_scores(scored, step, turn.requests, logits)
             rows = list(compress(turn.requests, step.wants_token.tolist()))

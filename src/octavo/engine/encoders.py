@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import Cache as HostCache
 from transformers import EncoderDecoderCache
 from transformers.cache_utils import CacheLayerMixin
@@ -153,8 +154,9 @@ class EncoderDecoderRunner:
             self._sources = ()
 
     @torch.inference_mode()
-    def forward(self, step: Step) -> torch.Tensor:
+    def forward(self, step: Step, guesses: NDArray[np.int64] | None = None) -> torch.Tensor:
         """Compute a step; see `Runner.forward`. Cost: a forward pass for rows that stand alike."""
+        del guesses  # its layers keep no states
         wanted, found = wanted_places(step), dict[int, torch.Tensor]()
         for rows in self._alike(step):
             places = places_of(step, rows)

@@ -146,11 +146,13 @@ class Runner:
         self._take()
 
     @torch.inference_mode()
-    def forward(self, step: Step) -> torch.Tensor:
+    def forward(self, step: Step, guesses: NDArray[np.int64] | None = None) -> torch.Tensor:
         """Compute a step: write the KV of its tokens, return the logits it wants.
 
         Args:
             step: open, from the cache of the same plan; its ``copies`` have been run.
+            guesses: int64[rows], how many of each row's last tokens may be taken back, so that the
+                state before each is kept too; None: its drafts.
 
         Returns:
             [k, vocabulary]: of each row that wants a token, in their order, what follows its last
@@ -164,14 +166,16 @@ class Runner:
         never the pool.
         """
         self._take()
+        guesses = draft_counts(step) if guesses is None else guesses
         if self._cache is None:
-            return self._run_ragged(step)
-        return torch.cat([self._run_row(row, self._cache) for row in rows_of(step)])
+            return self._run_ragged(step, guesses)
+        rows = zip(rows_of(step), guesses[step.counts > 0, None], strict=True)
+        return torch.cat([self._run_row(row, of_it, self._cache) for row, of_it in rows])
 
-    def _run_ragged(self, step: Step) -> torch.Tensor:
+    def _run_ragged(self, step: Step, guesses: NDArray[np.int64]) -> torch.Tensor:
         """All rows at once, one behind the other."""
         self._writer.now = PagedPass(self.storage, step, (1, step.input_ids.size))
-        self._writer.states = states = self._mixers.states(step, draft_counts(step))
+        self._writer.states = states = self._mixers.states(step, guesses)
         wanted = torch.from_numpy(wanted_places(step)).to(self.storage.device)
         found = self.model(
             input_ids=self._row(step.input_ids),
@@ -186,11 +190,11 @@ class Runner:
         logits: torch.Tensor = found.logits[0]  # a few families give those of all tokens
         return logits if len(logits) == len(wanted) else logits.index_select(0, wanted)
 
-    def _run_row(self, step: Step, cache: RowCache) -> torch.Tensor:
+    def _run_row(self, step: Step, guesses: NDArray[np.int64], cache: RowCache) -> torch.Tensor:
         """A step of one row, as generate() would run it."""
         count = int(step.wants_token[0] + draft_counts(step)[0])
         cache.begin(step)
-        cache.states = states = self._mixers.states(step, draft_counts(step))
+        cache.states = states = self._mixers.states(step, guesses)
         inputs = {
             "input_ids": self._row(step.input_ids),
             "position_ids": self._row(step.positions),
