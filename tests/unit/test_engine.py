@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from transformers.models.kosmos2.configuration_kosmos2 import Kosmos2TextConfig
+from transformers.models.kosmos2.modeling_kosmos2 import Kosmos2TextForCausalLM
 
 import octavo
 from octavo import SamplingError
@@ -638,6 +640,31 @@ def test_refuses_models_it_cannot_run(model, kind, shape):
 
     with pytest.raises((octavo.UnknownArchitecture, octavo.UnsupportedModel)):
         Engine(Stand(), plan_for(model))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: transformers.LlamaModel(transformers.LlamaConfig(**SHAPE)), "no output layer"),
+        (
+            lambda: transformers.CsmDepthDecoderForCausalLM(
+                transformers.CsmDepthDecoderConfig(**SHAPE, backbone_hidden_size=32)
+            ),
+            "codebooks",
+        ),
+        (
+            lambda: Kosmos2TextForCausalLM(
+                Kosmos2TextConfig(vocab_size=97, embed_dim=32, layers=2, attention_heads=4)
+            ),
+            "masks",
+        ),
+    ],
+)
+def test_refuses_what_its_steps_could_not_run(make, why):
+    """Such are refused when the engine is made, not in its first step."""
+    refused = make().double()
+    with pytest.raises(octavo.UnsupportedModel, match=why):
+        Engine(refused, plan_for(refused))
 
 
 def test_refuses_positions_that_depend_on_others(model):

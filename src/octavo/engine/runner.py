@@ -286,6 +286,8 @@ def _refusal(model: Any, spec: ModelSpec) -> str | None:
         "each of its positions is several ids, as of codebooks": not hasattr(
             model.get_input_embeddings(), "weight"
         ),
+        "it has no output layer, so it gives no logits": model.base_model is model
+        and model.get_output_embeddings() is None,
         "its states hold the last rows of tokens, which the engine does not run": any(
             state.rows or state.buffer for state in states
         ),

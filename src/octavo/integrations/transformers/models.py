@@ -32,10 +32,12 @@ BY_ROWS = {
 
 
 REFUSED = {
+    "csm_depth_decoder_model": "its positions are the codebooks of one frame, one for all rows",
+    "kosmos_2_text_model": "its code makes its attention masks by itself",
     "cpmant": "it puts tokens of its own before every prompt",
     "prophetnet": "its code computes no part of a prompt behind another",
 }
-"""Families that no engine can cut into chunks."""
+"""Families that no engine can cut into chunks, or run beside others."""
 
 
 def why_by_rows(model: Any, spec: ModelSpec) -> str | None:
