@@ -429,9 +429,10 @@ def test_whoever_waits_when_the_loop_stops_is_told(served):
         waits = [pool.submit(request.result), pool.submit(asyncio.run, wait())]
         next(iter(request))
         served.stop()
-        for each in waits:
-            with pytest.raises(octavo.StepError, match=r"start\(\) it"):
-                each.result(60)
+        errors = [each.exception(60) for each in waits]
+    # one that began to wait behind the stop steps the engine by itself, and has its answer
+    assert all("start() it" in str(each) for each in errors if each is not None)
+    assert isinstance(errors[1], octavo.StepError)
     assert 55 == len(request.result().token_ids)
 
 
