@@ -73,7 +73,12 @@ def lines(model: str, dtype: str, found: Fit) -> list[str]:
     """What was measured, how well it is told, and how to use it again."""
     times = found.model.to_dict() | {"step_ms": 1000 * found.model.step_seconds}
     given = {name: times[name.replace("-", "_")] for name in _OPTIONS}
-    words = [f"--{name} {value:.6g}" for name, value in given.items() if value < FASTEST]
+    unsaid = simulation.TimeModel().to_dict()  # what an option is when it is not given
+    words = [
+        f"--{name} {value:.6g}"
+        for name, value in given.items()
+        if value < FASTEST or unsaid[name.replace("-", "_")] < FASTEST
+    ]
     errors = f"{100 * found.mean_error:.0f} % off on average, {100 * found.worst_error:.0f} %"
     return [
         f"{model} in {dtype} on this machine. {table.about(found.model)}",
