@@ -170,14 +170,14 @@ def _add_time(group: Any) -> None:
     ):
         group.add_argument(
             f"--{name}-rate",
-            type=_number(1e-3, 1e12),
+            type=_number(1e-3, 1e300),
             metavar="N",
             help=f"{help_text} (default: {getattr(_MODEL, f'{name}_rate'):g})",
         )
     for name, tokens in (("prefill", "prompt tokens"), ("decode", "decoded tokens")):
         group.add_argument(
             f"--{name}-context-rate",
-            type=_number(1e-3, 1e12),
+            type=_number(1e-3, 1e300),
             metavar="N",
             help=f"positions that {tokens} attend to per second beyond that (default: attending "
             "takes no time)",
