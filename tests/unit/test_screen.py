@@ -317,6 +317,7 @@ def test_an_interrupt_is_not_lost(tmp_path, lost):
     ],
     ids=["plan", "simulate", "a failure"],
 )
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # one at the end of its `with`
 def test_an_interrupt_at_any_line(words, tmp_path, capsys):
     """A line and a code, wherever in the command it comes."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
