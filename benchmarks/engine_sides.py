@@ -2,7 +2,8 @@
 
 Run as a script with the name of a side and a model it answers a line of JSON with a line of JSON:
 `prompts` and `new` in, the seconds at which the count of new tokens stood where, and the tokens,
-out. Its first line says which version it is, or why it cannot run.
+out. Its first line says which version it is, or why it cannot run. `DTYPE` in the environment is
+that of weights and keys, fp32 or bf16, of the sides that have a choice.
 """
 
 import json
@@ -13,6 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 SEED_LENGTH = 2_048  # longest sequence of any side
+DTYPE = os.environ.get("DTYPE", "fp32")
 clock = time.process_time if "CPU_TIME" in os.environ else time.perf_counter
 Counts = list[tuple[float, int]]
 """Seconds since the start, and new tokens of all prompts by then."""
@@ -28,9 +30,9 @@ class Octavo:
         from octavo.checkpoints.loading import load
         from octavo.engine import Engine, SamplingParams
 
-        loaded = load(model, dtype="fp32")
+        loaded = load(model, dtype=DTYPE)
         plan = octavo.plan(
-            loaded.spec, "4GiB", max_length=SEED_LENGTH, page_size=32, dtype="fp32", order="head"
+            loaded.spec, "4GiB", max_length=SEED_LENGTH, page_size=32, dtype=DTYPE, order="head"
         )
         options = {} if self.quantise is None else {"quantise": self.quantise}
         self.engine = Engine(loaded.model, plan, **options)
@@ -61,7 +63,7 @@ class Generate:
     def __init__(self, model: str) -> None:
         from octavo.checkpoints.loading import load
 
-        self.model = load(model, dtype="fp32").model
+        self.model = load(model, dtype=DTYPE).model
         self.version = f"transformers {version('transformers')}"
 
     def run(self, prompts: list[list[int]], new: int) -> tuple[Counts, list[list[int]]]:
@@ -134,7 +136,7 @@ class Vllm:
         self.params = SamplingParams
         self.llm = LLM(
             model,
-            dtype="float32",
+            dtype={"fp32": "float32", "bf16": "bfloat16"}[DTYPE],
             max_model_len=SEED_LENGTH,
             block_size=32,
             enforce_eager="VLLM_EAGER" in os.environ,
