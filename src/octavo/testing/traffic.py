@@ -29,6 +29,8 @@ TOKENS = 3
 """Token ids: few, so that prompts agree by chance."""
 GUESSES = 3
 """Most drafts of a row that has no states."""
+GUESSED = 2
+"""Last tokens that stood there before, where a guess is looked up."""
 PER_WORLD = 40
 """Requests of a world; then all in it end and another one is made."""
 
@@ -108,7 +110,7 @@ class Traffic:
         self.cache = Cache(self.shape.plan(), **self.shape.options)
         self._store = ModelStore(self.shape, lambda *page: is_own(self.cache, *page))
         self._patience = pick(chance, (1, 3, 50))
-        self._guesses = chance.integer(0, 1)
+        self._guesses = pick(chance, ("none", "draft", "lookup"))
         self._preempts, self._fails = chance.integer(0, 4) > 0, chance.integer(0, 3) == 0
         self.scheduler = Scheduler[MockRequest](
             self.cache,
@@ -120,6 +122,16 @@ class Traffic:
         self.alive = list[MockRequest]()
         self._steps = self._added = self._forked = self._longest = 0
         self._common = [chance.integer(0, TOKENS - 1) for _ in range(self.cache.max_length)]
+        forms = {life.form for life in self.shape.lifetimes.values()}
+        slides = any(life.slides for life in self.shape.lifetimes.values() if life.form == "tokens")
+        kinds = {
+            "states": "state" in forms,
+            "states and tokens": {"state", "tokens"} <= forms,
+            "cross inputs": "cross" in forms,
+            "windows": slides,
+            "packed pages": self.cache.plan.packed,
+        }
+        self._kinds = [f"with {name}" for name, has in kinds.items() if has]
 
     def run(self, requests: int) -> None:
         """Let so many requests come, and all of them end.
@@ -145,6 +157,7 @@ class Traffic:
         assert (stats.live, stats.sequences, len(self.alive)) == (0, 0, 0), "left behind"
         self.counts.update(preemptions=stats.preemptions, evicted=stats.evicted)
         self.counts.update(steps=self._steps, cached=stats.cached_tokens)
+        self.counts.update(dict.fromkeys(self._kinds, self._added))
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -262,12 +275,24 @@ class Traffic:
     def _drafts(self) -> dict[MockRequest, int]:
         """How many tokens are guessed for whom; states must be able to take them back."""
         rollback = self.shape.options["rollback"] if self.shape.of_form("state") else GUESSES
-        if not self._guesses or not rollback:
+        if self._guesses == "none" or not rollback:
             return {}
         ran = [each for each in self.scheduler.running if len(each.text) > len(each.asked)]
         return {
-            each: self._chance.integer(1, rollback) for each in ran if self._chance.integer(0, 2)
+            each: self._chance.integer(1, rollback)
+            for each in ran
+            if self._chance.integer(0, 2) and self._guess(each.text) is not None
         }
+
+    def _guess(self, text: Text) -> int | None:
+        """What may follow: what did before, or three times of four what will. O(len(text))."""
+        if self._guesses == "draft":
+            return (text.contents[-1] + (not self._chance.integer(0, 3))) % TOKENS
+        known, last = text.tokens, text.tokens[-GUESSED:]
+        for end in range(len(known) - 1, GUESSED - 1, -1):
+            if known[end - GUESSED : end] == last:
+                return known[end]
+        return None
 
     def _run(self, step: Step, requests: Items[MockRequest]) -> list[list[int]]:
         """Every read is compared with what the row's own tokens would have written.
@@ -279,12 +304,12 @@ class Traffic:
         for request, context in zip(requests, step.context.tolist(), strict=True):
             text = request.text.copy()
             while len(text) < context:
-                off = not self._chance.integer(0, 3)
-                text.add([(text.contents[-1] + off) % TOKENS])
+                text.add([self._guess(text) or 0])
             contents.append(text.contents)
             drafts.append(text.tokens[len(request.text) :])
         self._store.run(step, contents, [request.cross for request in requests])
-        self.counts["drafted"] += sum(map(len, drafts))
+        if any(drafts):
+            self.counts[f"drafted, {self._guesses}"] += sum(map(len, drafts))
         return drafts
 
     def _finish(self, turn: Turn[MockRequest]) -> None:
@@ -304,6 +329,8 @@ class Traffic:
         for request, tokens, context in zip(requests, found, step.context.tolist(), strict=True):
             if request.end:
                 continue
+            if len(tokens) > 1:
+                self.counts[f"accepted, {self._guesses}"] += len(tokens) - 1
             if tokens:
                 request.text.add(tokens)
                 self._let_fork(request)
