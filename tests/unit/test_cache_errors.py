@@ -362,6 +362,45 @@ def test_kept_drafts_must_be_known(kept):
     assert 12 == busy.b.computed
 
 
+@pytest.mark.parametrize(("kept", "value"), [({}, 4), ({"kept": [3]}, 3)], ids=["all", "named"])
+def test_kept_drafts_are_what_is_learned(kept, value):
+    """KV of a draft may not be kept where the row learns another token."""
+    busy = Busy()
+    busy.step = busy.cache.extend(busy.b, 4, ahead=3)
+    busy.step.input_ids[busy.step.unknown.at] = [5, 6, 7]
+    told = [[5, 8, 7]]
+    error = refused(busy, lambda cache: cache.commit(busy.step, told, **kept), LengthError)
+
+    assert {"name": "kept", "value": value, "low": 0, "high": 2} == vars(error)
+    assert "row 0, learns another token at position 11 than 6, with which it was" in str(error)
+    busy.cache.commit(busy.step, told, kept=[2])
+    assert (11, 13) == (busy.b.computed, busy.b.length)
+
+
+def test_a_token_of_the_step_before_is_what_was_learned():
+    """A step that ran ahead with a guess is not kept where the step before it learns otherwise."""
+    cache = Cache(Plan.from_pages(12, PAGE), depth=2)
+    row = cache.admit([1, 2, 3])
+    first = cache.extend(row, 3)
+    step = cache.extend(row, 1, ahead=1)
+    step.input_ids[step.unknown.at] = [9]
+    cache.commit(first, [4])
+
+    with pytest.raises(LengthError, match="another token at position 3 than 9"):
+        cache.commit(step, [5])
+    cache.commit(step, [[]], kept=[0])
+    assert (3, 4) == (row.computed, row.length)
+
+
+def test_drafts_the_step_does_not_name_are_not_compared():
+    """An engine may keep its drafts elsewhere: an id of 0 is none that was written."""
+    cache = Cache(Plan.from_pages(12, PAGE))
+    row = cache.admit([1, 2, 3])
+    cache.commit(cache.extend(row, 5, ahead=2), [[4, 5, 6]])
+
+    assert (5, 6) == (row.computed, row.length)
+
+
 TRUNCATE = [
     (-1, {"name": "length", "value": -1, "low": 0, "high": 10}),
     (11, {"name": "length", "value": 11, "low": 0, "high": 10}),

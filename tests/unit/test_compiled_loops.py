@@ -21,7 +21,7 @@ HOT: dict[str, list[str]] = {
         "StepBlocks.fill_states",
         "StepBlocks.gather_rows",
     ],
-    "commits": ["Core.check_commit", "Core.check_row", "Core.keep"],
+    "commits": ["Core.check_commit", "Core.check_row", "Core.check_drafts", "Core.keep"],
     "emit": [
         "Source.read",
         "Source.measure",

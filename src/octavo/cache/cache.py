@@ -648,7 +648,8 @@ class Cache:
         Raises:
             StepError: not the oldest open step, or a row of a later step would be cut.
             TokenError, LengthError: tokens or kept malformed, or more positions kept than ids
-                known. CapacityError: a row would pass its limit.
+                known, or one that was computed with another id than it learns: ``step.input_ids``
+                where it is not 0. CapacityError: a row would pass its limit.
 
         Cost: O(rows x groups + new ids and pages).
         """

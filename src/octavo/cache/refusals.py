@@ -86,6 +86,12 @@ def commit_error(core: Core, plan: Plan, refused: why.Refused, step: Any, ids: A
     past = int(step.past[refused.place])
     kept, known = refused.value - past, refused.bound - past
     words = f"{who}, knows the tokens of no more positions; pass kept= to cut rejected drafts"
+    if refused.why == why.DIFFERS:
+        read = int(step.ids[step.query_start[refused.place] + known])
+        words = (
+            f"{who}, learns another token at position {refused.bound} than {read}, with which it "
+            "was computed; pass kept= to cut rejected drafts"
+        )
     return LengthError("kept", kept, 0, known, words)
 
 

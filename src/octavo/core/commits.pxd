@@ -14,6 +14,8 @@ cdef class Core(Steps):
     cdef void check_commit(self, Pass step, int[::1] numbers, int[::1] given, int[::1] valid, bint every, bint some, bint partly) except *
     @cython.locals(known="long long")
     cdef void check_row(self, int place, int row, long long count, int past, int end, int context) except *
+    @cython.locals(block="int[::1]", n=int, first=int, row=int, past=int, known="long long", begin="long long", ids="long long", position="long long", read=int, right=int)
+    cdef void check_drafts(self, Pass step, int place, int end, int[::1] numbers, long long at) except *
     @cython.locals(later=bint, before=int, after=int, position=int, group=Group)
     cdef void keep(self, int place, int row, int end, int context) except *
     @cython.locals(row=int, number=int, end=int, group=Group)

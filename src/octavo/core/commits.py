@@ -10,7 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from octavo.core.groups import Group
-from octavo.core.rows import KEPT, LATER, LEARNS, TOKEN, TOKENS, UNKNOWN, Handle, Pass, Refused
+from octavo.core.rows import (
+    DIFFERS,
+    KEPT,
+    LATER,
+    LEARNS,
+    TOKEN,
+    TOKENS,
+    UNKNOWN,
+    Handle,
+    Pass,
+    Refused,
+)
 from octavo.core.sequences import Parts
 from octavo.core.steps import Steps
 
@@ -105,19 +116,19 @@ class Core(Steps):
             row, past = block[first + i], block[first + 2 * n + i]
             context = block[first + 3 * n + i]
             count = given[i] if some else (block[first + 5 * n + i] if every else 0)
-            if every:
-                at = i
             if count < 0 or at + count > len(numbers):
                 raise Refused(TOKENS, n, at + count)
             for j in range(at, at + count):
                 if numbers[j] < 0:
                     raise Refused(TOKEN, j)
-            at += count
             if partly and not 0 <= valid[i] <= context - past:
                 raise Refused(KEPT, i, valid[i])
             if self.epoch[row] <= step.clock:
                 end = past + valid[i] if partly else context
                 self.check_row(i, row, count, past, end, context)
+                if end > block[first + 6 * n + i]:
+                    self.check_drafts(step, i, end, numbers, at)
+            at += 1 if every else count
         if some and at != len(numbers):
             raise Refused(TOKENS, n, at)
         self.index.reserve(self.coming)
@@ -142,6 +153,25 @@ class Core(Steps):
             if self.moving[row] > 1:
                 raise Refused(LATER, place, end)
             self.end_of_cut(row, end)
+
+    def check_drafts(self, step: Pass, place: int, end: int, numbers: Ints, at: int) -> None:
+        """Whether what a row computed of ids it did not know is what it knows with this commit.
+
+        An id of 0 is none that the engine has written. The row learns ``numbers`` from ``at`` on.
+        """
+        block, n, first = step.block, step.count, len(self.groups)
+        row, past = block[first + place], block[first + 2 * n + place]
+        known, begin = self.known[row], self.ids.begin[row]
+        ids = first + 8 * n + 1 + block[first + 7 * n + place] - past
+        for position in range(max(past, block[first + 6 * n + place]), end):
+            read = block[ids + position]
+            if read > 0:
+                if position < known:
+                    right = self.ids.data[begin + position]
+                else:
+                    right = numbers[at + position - known]
+                if read != right:
+                    raise Refused(DIFFERS, place, end, position)
 
     def keep(self, place: int, row: int, end: int, context: int) -> None:
         """Positions up to ``end`` are computed; later ones, of rejected drafts, are given back."""

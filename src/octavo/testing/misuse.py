@@ -15,7 +15,7 @@ from octavo.errors import (
     UnknownSequence,
 )
 from octavo.testing.drawing import Draw, pick
-from octavo.testing.world import World
+from octavo.testing.world import Record, World
 
 Misuse = tuple[type[OctavoError], Callable[[Cache], object]]
 
@@ -81,13 +81,23 @@ def _of_live(world: World, draw: Draw) -> Iterator[Misuse]:
 def _of_steps(world: World) -> Iterator[Misuse]:
     if not world.opened:
         return
-    step, rows = world.opened[0].step, len(world.opened[0].rows)
+    opened = world.opened[0]
+    step, rows = opened.step, len(opened.rows)
     yield LengthError, lambda cache: cache.commit(step, [[]] * (rows + 1))
     yield LengthError, lambda cache: cache.commit(step, kept=(step.counts + 1).tolist())
     yield TokenError, lambda cache: cache.commit(step, [[-1]] * rows)
+    drafts = [_drafts(world, row, ids) for row, ids in zip(opened.rows, opened.ids, strict=True)]
+    if any(map(any, drafts)):
+        others = [[0] * len(row) for row in drafts]
+        yield LengthError, lambda cache: cache.commit(step, others)
     if len(world.opened) > 1:
         yield StepError, lambda cache: cache.abort(step)
         yield StepError, lambda cache: cache.commit(world.opened[1].step)
     if len(world.opened) == world.cache.depth:
         handle = world.opened[0].rows[0].handle
         yield StepError, lambda cache: cache.extend(handle, 1)
+
+
+def _drafts(world: World, row: Record, ids: list[int]) -> list[int]:
+    """The drafts of a row of the oldest step that it would learn."""
+    return [] if row in world.opened[0].gone else ids[len(row.text) :]

@@ -390,6 +390,7 @@ class World:
                 opened.gone.add(row)
 
     def _ids(self, step: Step, rows: list[Record], draft: Callable[[], int]) -> list[list[int]]:
+        """What each row reads; drafts are written into the step, as an engine does."""
         found = []
         for row, context in zip(rows, step.context.tolist(), strict=True):
             while len(row.text) + len(row.drafts) < context:
@@ -400,6 +401,8 @@ class World:
             known = row.text.tokens[past : past + int(step.counts[at])]
             assert known == ids[starts[at] : starts[at] + len(known)]
             assert not any(ids[starts[at] + len(known) : starts[at + 1]])
+            drafts = found[at][past + len(known) :]
+            step.input_ids[starts[at + 1] - len(drafts) : starts[at + 1]] = drafts
         return found
 
     def _contents(self, opened: OpenStep) -> list[list[int]]:
