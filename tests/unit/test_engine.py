@@ -1,6 +1,8 @@
 """The engine on a tiny random model: batching, sharing, ending, refusing, what failures leave."""
 
+import gc
 import sys
+import weakref
 from itertools import pairwise
 from pathlib import Path
 
@@ -700,6 +702,38 @@ def test_two_engines_of_one_model(model, alone):
             assert alone[0] == second.generate([PROMPTS[0]], greedy())[0].token_ids
         assert alone[1] == first.generate([PROMPTS[1]], greedy())[0].token_ids
     assert "sdpa" == model.config._attn_implementation
+
+
+def test_an_engine_that_is_lost_gives_its_model_back(model):
+    """What nobody closed is collected with its requests, and the model has its own attention."""
+    layers = [vars(module).copy() for module in model.modules()]
+    engine = Engine(model, plan_for(model))
+    request = engine.submit(PROMPTS[0], greedy())
+    engine.step()
+    lost = weakref.ref(engine)
+    del engine, request
+    gc.collect()
+
+    assert lost() is None
+    assert "sdpa" == model.config._attn_implementation
+    assert layers == [vars(module) for module in model.modules()]
+
+
+def test_a_lost_engine_leaves_a_model_to_the_one_that_runs_it(model, alone):
+    """An engine that is collected amid another's step takes nothing from it."""
+    lost = [Engine(model, plan_for(model))]
+    lost[0].generate([PROMPTS[1]], greedy())
+
+    def lose(request, token):
+        lost.clear()
+        gc.collect()
+
+    with Engine(model, plan_for(model)) as engine:
+        request = engine.submit(PROMPTS[0], greedy(), on_token=lose)
+        engine.run()
+        assert alone[0] == request.output
+        assert "octavo" == model.config._attn_implementation
+    assert "octavo" != model.config._attn_implementation
 
 
 def test_refuses_a_model_that_bypasses_the_pages(model, engine, monkeypatch):

@@ -81,6 +81,8 @@ class EngineCore:
         vocabulary: how many tokens it has.
         samplers: makes those of requests.
         scheduler: requests that wait and run.
+        releases: called one by one they give the models back as they were, twice if need be; they
+            know neither requests nor their engine.
         arriving: requests that were submitted and are not taken in yet.
         torn: whether an interrupt has left something half done; `whole` mends it.
         stats: totals.
@@ -132,17 +134,12 @@ class EngineCore:
             self.runner.close()
             raise
         self.conditions = Conditions(model, self.runner)
+        self.releases = self.runner.close, self._speculation.close, self.conditions.close
         self.vocabulary = vocabulary_of(model)
         self.samplers = Samplers(self.vocabulary, self.runner.storage.device, tokenizer)
         self.stats, self.torn = EngineStats(), False
         self.arriving: set[Request] = set()
         self._untold: deque[tuple[Request, int]] = deque()  # and how many tokens are told
-
-    def release(self) -> None:
-        """Give the models back as they were. May be called twice."""
-        self.runner.close()
-        self._speculation.close()
-        self.conditions.close()
 
     def whole(self, call: Callable[[], T]) -> T:
         """Make a call that changes pages, after mending what an interrupt has left half done."""

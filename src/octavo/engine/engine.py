@@ -8,6 +8,7 @@ what others ask waits in its inbox.
 import atexit
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
 from contextlib import suppress
@@ -22,7 +23,7 @@ from octavo.engine.adapters import unwrapped
 from octavo.engine.core import EngineCore, EngineStats
 from octavo.engine.limits import check_limit, check_prompt, one_per_prompt
 from octavo.engine.linears import Quantisation
-from octavo.engine.loop import Claim, Loop, guard_of
+from octavo.engine.loop import Claim, Loop, guard_of, release_alone
 from octavo.engine.progress import wait_for_all
 from octavo.engine.request import Completion, OnToken, Request
 from octavo.engine.sampling import SamplingParams
@@ -51,8 +52,8 @@ class Engine:
     Its caller steps it (`step`, `run`, `generate`, waiting for a request), or after `start` a
     thread of its own does. `submit` and `cancel` may come from any thread.
 
-    The model's attention is octavo's until `close`; an engine is its own context manager. Engines
-    of one model take turns.
+    The model's attention is octavo's until `close`, or until the engine is collected; an engine is
+    its own context manager. Engines of one model take turns.
 
     Args:
         model: a transformers causal language model, loaded; or a peft model of one.
@@ -128,6 +129,8 @@ class Engine:
         self._loop: Loop | None = None
         self._death: LoopDied | None = None  # of the thread that ran it last
         self._closed, self._process = False, os.getpid()
+        self._lost = weakref.finalize(self, release_alone, self._guard, self._core.releases)
+        self._lost.atexit = False
 
     def __enter__(self) -> Self:
         return self
@@ -403,7 +406,8 @@ class Engine:
                 self._core.whole(self._core.cancel_all)  # of its own pages; another has the model
             else:
                 self._drive(self._core.cancel_all)
-                self._core.release()
+                release_alone(self._guard, self._core.releases)
+                self._lost.detach()
         except StepError:
             self._closed = closed
             raise

@@ -7,7 +7,8 @@ waits for a lock. Knows no requests, no pages and no model.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -99,6 +100,19 @@ if hasattr(os, "register_at_fork"):  # whoever ran a model runs it in the parent
 def guard_of(model: Any) -> Guard:
     """The one guard of a model, whatever engines it has."""
     return _guards.setdefault(model, Guard())
+
+
+def release_alone(guard: Guard, releases: Iterable[Callable[[], None]]) -> None:
+    """Give an engine's models back, unless another engine runs one: that does when it closes."""
+    claim = Claim(None)
+    with suppress(StepError):
+        try:
+            guard.take(claim)
+            for release in releases:
+                release()
+        finally:
+            if guard.holder is claim:
+                guard.holder = None
 
 
 class Loop:
