@@ -89,6 +89,17 @@ def test_layers_of_deepseek_v4():
     assert 20 == rows.count(Compressed(128, 448, 64))
 
 
+def test_windows_of_dots3():
+    """Their sizes come by fields of their own, or by layer, where what is left out is as in all."""
+    shape = {"model_type": "dots3_note_text", "num_hidden_layers": 3, "kv_lora_rank": 24}
+    shape |= {"qk_rope_head_dim": 8, "sliding_window": 16}
+    by_layer = {"per_layer_config": {"2": {"head_dim": 24}}}
+
+    assert Latent(1024, 64, window=16) == read(shape).layers[2]
+    assert Latent(24, 8, window=16) == read(shape | by_layer).layers[2]
+    assert Latent(48, 64, window=16) == read(shape | {"swa_kv_lora_rank": 48}).layers[2]
+
+
 def test_a_file_saved_again_is_the_same_model():
     """What transformers writes of a published file is the same spec."""
     saved = json.loads((CONFIGS / "paligemma_resaved.json").read_text(encoding="utf-8"))

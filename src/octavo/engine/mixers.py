@@ -144,6 +144,7 @@ class StepStates:
         """Rows of as many tokens and drafts, those with a state apart from those without."""
         storage, view = self._pages.storage, step.group(self._pages.group)
         index = partial(storage.page_index, group=self._pages.group)
+        prompts = np.array([sequence.prompt for sequence in step.sequences])
         kinds = np.stack([step.counts, drafts, view.has_state], axis=1)
         for kind in np.unique(kinds[step.counts > 0], axis=0):
             length, back, has_state = kind.tolist()
@@ -153,6 +154,7 @@ class StepStates:
             yield Rows(
                 tokens,
                 None if every else torch.from_numpy(tokens.ravel()).to(storage.device),
+                step.positions[tokens] < prompts[rows, None],
                 bool(has_state),
                 index(view.source[rows]),
                 [index(view.table[rows, left]) for left in range(1 + back)],
@@ -187,6 +189,7 @@ class StepStates:
     ) -> Any:
         """What it gives for a part of their tokens, [n, t, ...]."""
         pick = partial(self._picked, rows, states, part=part)
+        states.prompt = rows.prompt[:, part]
         before = _at_hand.set(AtHand(rows.tokens[:, part], self._tokens))
         try:
             return own(*map(pick, args), **{name: pick(given) for name, given in kwargs.items()})

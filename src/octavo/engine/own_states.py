@@ -1,9 +1,9 @@
 """Families that keep states in a way of their own, taught to ask a cache as all others do.
 
 MiniMax insists on a class of cache, RecurrentGemma's blocks hold their states, RWKV and xLSTM hand
-theirs from block to block, and Mamba 1's mixers forget them where several tokens follow. Each
-function here runs a block's own forward on the states of some rows. Knows these families' code; no
-pages and no steps.
+theirs from block to block, Mamba 1's mixers forget them where several tokens follow, and two of
+Mamba 2's compute prompts otherwise than answers. Each function here runs a block's own forward on
+the states of some rows. Knows these families' code; no pages and no steps.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from octavo.engine.scans import scanning_on
+from octavo.engine.scans import bounding_prompts, scanning_on
 
 Forward = Callable[..., Any]
 C = TypeVar("C", bound=type[Any])
@@ -125,4 +125,5 @@ _RUNS: dict[str, Forward] = {
     **dict.fromkeys(
         ("MambaMixer", "FalconMambaMixer", "JambaMambaMixer", "ZambaMambaMixer"), scanning_on
     ),
+    **dict.fromkeys(("NemotronHMamba2Mixer", "Zamba2MambaMixer"), bounding_prompts),
 }

@@ -129,6 +129,7 @@ class Rows(NamedTuple):
     Attributes:
         tokens: int64[n, length], which of the step's their new tokens are.
         places: the same on the device, int64[n * length]; None: all, in their order.
+        prompt: bool[n, length], which of them are of prompts.
         has_state: whether they have a state; else they start without one.
         source: pages of the states they start from.
         targets: pages of the states after all tokens, all but one, and so on for drafts.
@@ -136,6 +137,7 @@ class Rows(NamedTuple):
 
     tokens: NDArray[np.int64]
     places: torch.Tensor | None
+    prompt: NDArray[np.bool_]
     has_state: bool
     source: PageIndex
     targets: list[PageIndex]
@@ -154,12 +156,15 @@ class RowStates:
     """What a module takes for its cache: the states of some rows, [n, ...], while it runs.
 
     They are read when first asked for. A module may change what it got in place, or give another.
+
+    Attributes:
+        prompt: bool[n, t], which of the tokens it is given are of prompts.
     """
 
     __reduce__ = uncopied("it belongs to one step")
 
     def __init__(self, pages: StatePages, rows: Rows) -> None:
-        self._pages, self._rows = pages, rows
+        self._pages, self._rows, self.prompt = pages, rows, rows.prompt
         self._conv: dict[Key, torch.Tensor] = {}
         self._recurrent: dict[int, torch.Tensor] = {}
 

@@ -105,17 +105,17 @@ def dots3(fields: Fields) -> list[Layer]:
 
 def _dots3_window(fields: Fields) -> Latent:
     """Sizes come by ``swa_`` fields, or in ``per_layer_config``, alike for all that slide."""
-    given: Mapping[str, Any] = next(iter(fields.part("per_layer_config").values()), {})
-    own = Fields(given, {})
-    rank = own.count("kv_lora_rank", default=fields.count("swa_kv_lora_rank", default=1024))
+    window = fields.count("sliding_window", default=512)
+    parts: Mapping[str, Any] = fields.part("per_layer_config")
+    if parts:  # what it leaves out is as in all layers
+        own = Fields(next(iter(parts.values())), {})
+        rank = own.count("kv_lora_rank", default=fields.count("kv_lora_rank"))
+        rope = own.count("qk_rope_head_dim", default=fields.count("qk_rope_head_dim"), low=0)
+        return Latent(rank, rope, window=window)
     dim = fields.count("swa_head_dim", default=256)
     nope = fields.count("swa_qk_nope_head_dim", default=192)
     rope = fields.count("swa_qk_rope_head_dim", default=dim - nope, low=0)
-    return Latent(
-        rank,
-        own.count("qk_rope_head_dim", default=rope, low=0),
-        window=fields.count("sliding_window", default=512),
-    )
+    return Latent(fields.count("swa_kv_lora_rank", default=1024), rope, window=window)
 
 
 def mistral_large4(fields: Fields) -> list[Layer]:
