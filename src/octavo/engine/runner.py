@@ -16,10 +16,14 @@ from numpy.typing import NDArray
 from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
+from octavo.engine.gates import gate_of
 from octavo.engine.linears import Linears, Quantisation
 from octavo.engine.mixers import Mixers, StateCache, modules_with_states
+from octavo.engine.norms import norm_of
 from octavo.engine.own_states import cache_class, cache_name
+from octavo.engine.rotary import turning
 from octavo.engine.rows import RowCache, rows_of
+from octavo.engine.takeover import Takeover
 from octavo.errors import PlanError, StepError, UnsupportedModel, uncopied
 from octavo.integrations.transformers.attention import (
     NAME,
@@ -141,6 +145,7 @@ class Runner:
         self._cache = RowCache(model, self.storage) if self.by_rows else None
         self._takes = signature(model.forward).parameters.keys()
         self._linears = Linears(model, quantise)
+        self._between = Takeover(model, (norm_of, gate_of, turning))
         self._attends = bool(paged_layers(plan)) and not self.by_rows
         model.eval()
         self._take()
@@ -216,6 +221,7 @@ class Runner:
         if self._latents is not None:
             self._latents.release()
         self._linears.close()
+        self._between.close()
 
     def _take(self) -> None:
         """Set octavo's attention, whatever another runner of this model has done since."""
@@ -227,6 +233,7 @@ class Runner:
         if self._latents is not None:
             self._latents.take()
         self._linears.take()
+        self._between.take()
 
     def _row(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)[None]

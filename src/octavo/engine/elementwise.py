@@ -1,0 +1,49 @@
+"""The C kernels for what lies between linear layers: functions of addresses, and what they read.
+
+`elementwise.c` computes. Where it cannot be compiled there are no kernels, and torch computes.
+"""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from octavo.attention.kernels.build import Kernel
+
+_DTYPES = (torch.float32, torch.bfloat16)
+_SOURCE = Path(__file__).with_name("elementwise.c")
+_AT, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+_ARGUMENTS = {
+    "octavo_norm": (*[_AT] * 3, *[_INT] * 2, _FLOAT, *[_INT] * 2),
+    "octavo_gate": (*[_AT] * 3, *[_INT] * 5),
+    "octavo_turn": (*[_AT] * 4, *[_INT] * 10),
+}
+KERNELS = {name: Kernel("elementwise", _SOURCE, name, "elementwise kernels") for name in _ARGUMENTS}
+"""The compiled functions, by name."""
+
+
+def kernel(name: str) -> Any:
+    """A function of elementwise.c as ctypes calls it; None: there is none here. O(1)."""
+    if KERNELS[name].why_not():
+        return None
+    function = KERNELS[name].load()
+    function.argtypes, function.restype = _ARGUMENTS[name], None
+    return function
+
+
+def reads(x: torch.Tensor) -> bool:
+    """Whether the kernels read a tensor: of a CPU, in fp32 or bf16, and not for autograd. O(1)."""
+    return x.dtype in _DTYPES and x.is_cpu and not torch.is_grad_enabled()
+
+
+def is_same(found: torch.Tensor, expected: Any) -> bool:
+    """Whether two results differ by no more than the order of sums makes them. O(elements)."""
+    if not isinstance(expected, torch.Tensor) or expected.shape != found.shape:
+        return False
+    if expected.dtype != found.dtype or not bool(expected.isfinite().all()):
+        return False
+    if found.dtype == torch.bfloat16:  # a few may be rounded to the other side
+        alike = torch.isclose(found, expected, rtol=2**-7, atol=0)
+        return bool(alike.all()) and float((found != expected).float().mean()) < 1 / 64
+    return torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
