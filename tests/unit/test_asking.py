@@ -285,9 +285,9 @@ def test_a_wish_takes_the_arguments_of_plan():
 
 FITS = """\
 llama, fp8 cache, 2 x H100-80GB (tp 2): 8 sequences of 32,768 tokens fit, 61 at most.
-Each sequence of 32,768 tokens takes 1 GiB per GPU (2 GiB in all): 32,768 bytes per token.
+Each sequence of 32,768 tokens takes 1 GiB per GPU (2 GiB in all): 32,768 bytes per token and GPU.
 Left for the cache: 61.68 GiB per GPU, which is 79.65 GiB x 0.9 less 10 GiB of weights per GPU; 8 \
-sequences take 8 GiB of it, and 53.68 GiB is free, room for 53 more."""
+sequences take 8 GiB of it, and 53.68 GiB is free on each, room for 53 more."""
 DOES_NOT = """\
 llama, bf16 cache, one L4-24GB: 8 sequences of 32,768 tokens do not fit: 1 fits, or 8 of 6,640 \
 tokens, or 8 on 4 x L4-24GB (tp 4); 48.01 GiB would be enough.
@@ -302,7 +302,8 @@ Left for the cache: nothing, as 16 GiB of weights are no less than 16 GiB."""
 NEEDS = """\
 llama, bf16 cache, 2 ranks (tp 2): 1 sequence of 131,072 tokens needs 8.01 GiB per rank, 16.01 GiB \
 in all, weights not counted.
-Each sequence of 131,072 tokens takes 8 GiB per rank (16 GiB in all): 65,536 bytes per token.
+Each sequence of 131,072 tokens takes 8 GiB per rank (16 GiB in all): 65,536 bytes per token and \
+rank.
 Left for the cache: all 8.01 GiB per rank, weights not given; 1 sequence and the null page (never \
 handed out) take all of it."""
 WINDOWED = """\

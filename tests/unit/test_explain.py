@@ -116,9 +116,10 @@ def test_explanation_of_groups():
         ({"dtype": "int4", "scales": "token"}, "x 4/8 bytes + 1 layer x 2 scales x 4 bytes"),
         ({"dtype": "fp8"}, "1 layer x (512 + 4 scales x 4 + 64 x 2) bytes = 656 bytes"),
         ({"weights": 1000, "utilization": 0.5}, "524,288 x 0.5 - 1,000 weights = 261,144 bytes"),
+        ({"utilization": 0.5}, "activations: not given; what the utilization leaves is set aside"),
         (
             {"tp": 2},
-            "small, 1 layer; bytes are of one rank (tp 2), sequences and tokens of all together",
+            "small, 1 layer; bytes are per rank (tp 2), sequences and tokens of all together",
         ),
         ({"draft": ModelSpec("d", (Attention(1, 4, 4),))}, "x 2 bytes + 16 of the draft = 144"),
         ({}, "depth      1,024 bytes per running sequence beside this cache, for 8 positions"),

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ CONFIG = {
     "sliding_window": 32,
     "max_position_embeddings": 512,
 }
+CONFIGS = Path(__file__).parents[1] / "cases/data/configs"
 SPEC = ModelSpec.from_config(CONFIG)
 HYBRID = ModelSpec(
     "hybrid <b>", (Attention(2, 16, 16), State((4, 8, 8), (32, 3)), State((4, 8, 8))) * 2, 512
@@ -96,7 +98,7 @@ def plan(tmp_path, capsys):
         (["--dtype", "int8", "--scales", "token"], {"dtype": "int8", "scales": "token"}),
         (["--page-size", 32, "--max-len", 64], {"page_size": 32, "max_length": 64}),
         (["--layout", "slab"], {"layout": "slab"}),
-        (["--tp", 2, "--state-dtype", "bf16"], {"tp": 2, "state_dtype": "bf16"}),
+        (["--tp", 2], {"tp": 2}),
         (
             ["--utilization", "0.9", "--weights", "100KiB", "--activations", "1kB", "--other", "5"],
             {"utilization": "0.9", "weights": "100KiB", "activations": 1000, "other": 5},
@@ -111,6 +113,56 @@ def test_options_are_those_of_plan(plan, tmp_path, words, options):
     assert (0, made.explain() + "\n", "") == plan("--memory", "1MiB", *words)
     code, out, err = plan("--memory", "1MiB", *words, "--json")
     assert (0, made.to_dict() | {"answer": answer}, "") == (code, json.loads(out), err)
+
+
+def test_element_types_of_what_is_kept(capsys):
+    """Those of states and of an indexer are taken where the model keeps such, else refused."""
+    jamba, llama = CONFIGS / "Jamba-v0.1.json", CONFIGS / "Llama-3.1-8B.json"
+    words = ["--memory", "8GiB", "--state-dtype", "bf16"]
+    assert 0 == main(["plan", str(jamba), *words])
+    assert "states bf16" in capsys.readouterr().out
+    assert 0 == main(["plan", str(llama), str(jamba), *words, "--max-len", "1k"])
+    capsys.readouterr()
+
+    for models, option, ends in (
+        ([llama], ["--state-dtype", "fp32"], "Llama-3.1-8B keeps no recurrent states"),
+        ([jamba], ["--indexer-dtype", "fp8"], "Jamba-v0.1 keeps no keys of an indexer"),
+        ([llama, jamba], ["--indexer-dtype", "fp8"], "and Jamba-v0.1 keep no keys of an indexer"),
+    ):
+        assert 2 == main(["plan", *map(str, models), "--memory", "8GiB", *option])
+        assert capsys.readouterr().err.endswith(f"{ends}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (
+            (),
+            "max_length is 10; it must be at least 16, a page's tokens; or give a smaller page_size",
+        ),
+        (("--page-size", 32), "page_size is 32; it must be an int of at least 1 and at most 10, "),
+    ],
+)
+def test_a_length_below_a_page(plan, words, right):
+    """What is wrong is the length that was given, not a page size that was not."""
+    code, out, err = plan("--memory", "1MiB", "--max-len", 10, *words)
+
+    assert (2, "") == (code, out)
+    assert err.startswith(f"octavo: {right}")
+
+
+def test_bytes_are_those_of_a_gpu(capsys):
+    """Whatever is of one of several GPUs says so."""
+    words = ["--gpu", "2xH100-80GB", "--weights", "7GiB", "--max-len", "32k"]
+    main(["plan", str(CONFIGS / "Llama-3.1-8B.json"), *words])
+    lines = dict(each.split(maxsplit=1) for each in capsys.readouterr().out.splitlines() if each)
+
+    assert lines["model"].endswith("bytes are per GPU (tp 2), sequences and tokens of all together")
+    assert lines["device"].endswith("= 78,004,617,216 bytes (72.65 GiB) for the cache per GPU")
+    assert lines["sequence"].endswith("2,147,483,648 bytes (2 GiB) per GPU")
+    assert lines["memory"].startswith("78,004,617,216 bytes (72.65 GiB) per GPU = ")
+    assert lines["Each"].endswith("(4 GiB in all): 65,536 bytes per token and GPU.")
+    assert lines["note"] == "activations: not given; nothing is set aside for the forward pass"
 
 
 def test_names_of_the_json(plan):

@@ -126,7 +126,7 @@ def test_copies_are_told():
 
     assert "tp 8 is more than the 2 key/value heads: each is kept by 4 ranks" in notes(heads)
     assert "latent rows are kept whole on each of the 2 ranks" in notes(latent)
-    assert "bytes are of one rank (tp 8), sequences and tokens of all together" in heads.explain()
+    assert "bytes are per rank (tp 8), sequences and tokens of all together" in heads.explain()
 
 
 # -- other inputs ----------------------------------------------------------------------------------

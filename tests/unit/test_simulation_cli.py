@@ -9,6 +9,7 @@ from traces import CAPACITIES, LRU_RATES
 from traces import read_trace as read_ids
 
 import octavo
+from octavo import simulation
 from octavo.cli import html, main
 from octavo.cli.arguments import not_installed
 from octavo.simulation import generate
@@ -295,6 +296,37 @@ def test_without_matplotlib(simulate, monkeypatch, tmp_path):
 
     assert (1, "") == (code, out)
     assert f"octavo: {not_installed('matplotlib', 'simulate')}\n" == err
+
+
+def test_a_model_is_no_trace(simulate):
+    """A config where a trace goes is said to be one, with the words that take it."""
+    code, out, err = simulate(GEMMA, "--pages", 9)
+
+    assert (2, "") == (code, out)
+    assert "is a model's config, and TRACE is a file of requests or a workload (chat, " in err
+    assert err.endswith(f"; write octavo simulate chat --config {GEMMA}\n")
+
+
+def test_an_interrupted_sweep_shows_what_has_run(simulate, monkeypatch):
+    """Ctrl-C in the third of four settings: two are shown, as a part; before one is done none."""
+    replay, left = simulation.replay, [2]
+
+    def interrupted(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return replay(*arguments)
+
+    monkeypatch.setattr(simulation, "replay", interrupted)
+    code, out, err = simulate(*CHAT, "--sweep", "memory", "100,200,300,400")
+    assert 130 == code
+    assert out.startswith("Partial: interrupted when 2 of 4 settings had run.\n")
+    assert err.endswith("octavo: interrupted\n")
+    left[0] = 1
+    code, out, _ = simulate(*CHAT, "--sweep", "memory", "100,200,300", "--json")
+    assert (130, 2, 1) == (code, json.loads(out)["missing"], len(json.loads(out)["runs"]))
+    left[0] = 0
+    assert (130, "", "octavo: interrupted\n") == simulate(*CHAT, "--pages", 100)
 
 
 @pytest.mark.parametrize(

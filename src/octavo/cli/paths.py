@@ -1,11 +1,15 @@
 """What commands read and write: refused before any work is done, and called what it is."""
 
+import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
 from octavo.cli.arguments import CommandError, UsageError
 from octavo.simulation import WORKLOADS
+
+_LONGEST = 2**20  # bytes of a config; traces are longer, and not read twice
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str | Path]) -> None:
@@ -51,7 +55,7 @@ def check_trace(name: str) -> None:
     """Refuse what is neither a file of requests nor stdin.
 
     Raises:
-        CommandError: nothing is there, or a folder.
+        CommandError: nothing is there, or a folder. UsageError: a model's config.
     """
     path = Path(name)
     if path.is_dir():
@@ -61,3 +65,19 @@ def check_trace(name: str) -> None:
         raise CommandError(
             f"{name}: there is no such file or folder, nor a workload of that name ({known})"
         )
+    if path.is_file() and _is_config(path):
+        known = ", ".join(WORKLOADS)
+        raise UsageError(
+            f"{name} is a model's config, and TRACE is a file of requests or a workload ({known}); "
+            f"write octavo simulate chat --config {name}"
+        )
+
+
+def _is_config(path: Path) -> bool:
+    """Whether a file is an object of JSON that describes a model."""
+    if path.stat().st_size > _LONGEST:
+        return False
+    with suppress(ValueError):
+        read = json.loads(path.read_bytes())
+        return isinstance(read, dict) and not {"architectures", "model_type"}.isdisjoint(read)
+    return False

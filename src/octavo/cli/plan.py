@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from octavo.cli.models import model_files, read_model, read_weights
 from octavo.cli.paths import check_outputs
 from octavo.cli.settings import settings_file
 from octavo.cli.terminal import show
+from octavo.model.spec import ModelSpec, State
 from octavo.planner.answer import answer
 from octavo.planner.explain import explain_plan
 from octavo.planner.figures import counted, exact, term
@@ -24,10 +26,12 @@ _SIZES = {
 }
 
 _OPTIONS = (
-    *("utilization", "activations", "other", "dtype", "scales", "state_dtype", "indexer_dtype"),
-    *("page_size", "layout", "input_tokens", "tp", "pp"),
+    *("utilization", "activations", "other", "dtype", "scales", "page_size", "layout"),
+    *("input_tokens", "tp", "pp"),
 )
 """Arguments of `octavo.plan` that are options of the same name."""
+_ELEMENTS = {"state_dtype": "recurrent states", "indexer_dtype": "keys of an indexer"}
+"""The same, where the model must keep these."""
 
 
 def add_to(commands: Any) -> None:
@@ -110,14 +114,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dtype",
         choices=("fp32", "bf16", "fp16"),
-        default="fp32",
-        help="element type of recurrent states (default: %(default)s)",
+        help="element type of recurrent states (default: fp32)",
     )
     parser.add_argument(
         "--indexer-dtype",
         choices=("fp8", "bf16", "fp16", "fp32"),
-        default="fp8",
-        help="element type of an indexer's keys (default: %(default)s, with its scales)",
+        help="element type of an indexer's keys (default: fp8, with its scales)",
     )
     arguments.add_page_size(parser)
     parser.add_argument(
@@ -178,6 +180,7 @@ def run(options: argparse.Namespace) -> int:
         read = [file for config in options.configs for file in model_files(config)]
         check_outputs({"--html": options.html}, [*read, *settings_file(options)])
     questions = [_question(config, options) for config in options.configs]
+    _check_elements(options, [each.spec for each in questions])
     first, choice = questions[0], options.compare or ("model" if questions[1:] else None)
     if choice == "model":
         rows = comparing.models(questions)
@@ -242,4 +245,20 @@ def _question(config: str, options: argparse.Namespace) -> comparing.Question:
         told += f", {term(weights)} on each of {ranks} ranks" if ranks > 1 else ""
         spec = replace(spec, notes=(*spec.notes, told))
     given = {name: getattr(options, name) for name in _OPTIONS} | {"weights": weights}
+    given |= {name: found for name in _ELEMENTS if (found := getattr(options, name)) is not None}
     return comparing.Question(spec, options.memory, options.max_seqs, options.max_len, given)
+
+
+def _check_elements(options: argparse.Namespace, specs: Sequence[ModelSpec]) -> None:
+    """Refuse an element type of what none of the models keeps."""
+    kinds = [kind for spec in specs for _, kind in spec.kinds()]
+    kept = {
+        "state_dtype": any(isinstance(kind, State) for kind in kinds),
+        "indexer_dtype": any(getattr(kind, "indexer", 0) for kind in kinds),
+    }
+    for name, what in _ELEMENTS.items():
+        found = getattr(options, name)
+        if found is not None and not kept[name]:
+            option, names = f"--{name.replace('_', '-')}", " and ".join(s.name for s in specs)
+            keep = "keeps" if len(specs) == 1 else "keep"
+            raise arguments.UsageError(f"{option} is {found!r}; {names} {keep} no {what}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import octavo
-from octavo import simulation
+from octavo import interrupts, simulation
 from octavo.cli import arguments, simulate_options, simulate_page
 from octavo.cli.machine import machine_memory
 from octavo.cli.models import model_files, read_model
@@ -32,14 +32,14 @@ def add_to(commands: Any) -> None:
     simulate_options.add_parser(commands).set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Read the trace, run every setting, show what came out."""
+def run(options: argparse.Namespace) -> int:
+    """Read the trace, run every setting, show what came out; after Ctrl-C what had run by then."""
     simulate_options.settle(options)
     if options.calibrate is not None:
         found = _calibrated(options)
         if options.trace is None:
             _show_calibrated(options, found)
-            return
+            return 0
     sweep, values = _sweep(options)
     _require_size(options)
     _require_outputs(options)
@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> None:
         outcome = _outcome(options, sweep, values, bar)
         _draw(options, outcome, bar)
     _show(options, outcome)
+    return interrupts.tell() if outcome.missing else 0
 
 
 def _calibrated(options: argparse.Namespace) -> simulation.Fit:
@@ -86,12 +87,13 @@ def _outcome(
     for setting in prepared:
         _require_room(trace, setting, serial=model is None)
     try:
-        runs = list(_runs(trace, prepared, model, bar))
+        runs = _runs(trace, prepared, model, bar)
     except MemoryError as error:
         if isinstance(error, OctavoError):
             raise
         raise arguments.CommandError("this machine has too little memory to simulate it") from error
-    return simulation.Outcome(trace, runs, sweep, model, skipped)
+    missing = len(prepared) - len(runs)
+    return simulation.Outcome(trace, runs, sweep, model, skipped, missing)
 
 
 def _require_room(trace: simulation.Trace, setting: simulation.Setting, *, serial: bool) -> None:
@@ -201,17 +203,23 @@ def _runs(
     prepared: list[simulation.Setting],
     model: simulation.TimeModel | None,
     bar: ProgressBar,
-) -> Iterator[simulation.Run]:
-    many = len(trace.requests)
-    for number, setting in enumerate(prepared):
-        progress = _told(bar, setting.label, number * many, len(prepared) * many)
-        if model is None:
-            done = simulation.replay(trace, setting, progress)
-        else:
-            done = simulation.serve(trace, setting, model, progress)
-        if len(prepared) > 1:
-            bar.say(f"simulate: {setting.label}: {table.brief(done)}")
-        yield done
+) -> list[simulation.Run]:
+    """A run a setting; after Ctrl-C those that are done, where one is."""
+    many, runs = len(trace.requests), list[simulation.Run]()
+    try:
+        for number, setting in enumerate(prepared):
+            progress = _told(bar, setting.label, number * many, len(prepared) * many)
+            if model is None:
+                done = simulation.replay(trace, setting, progress)
+            else:
+                done = simulation.serve(trace, setting, model, progress)
+            runs.append(done)
+            if len(prepared) > 1:
+                bar.say(f"simulate: {setting.label}: {table.brief(done)}")
+    except KeyboardInterrupt:
+        if not runs:
+            raise
+    return runs
 
 
 def _told(bar: ProgressBar, label: str, before: int, whole: int) -> Callable[[int, int], None]:

@@ -84,11 +84,11 @@ def _ranks(plan: PoolPlan) -> int:
     return plan.tp * max(1, len(plan.stages))
 
 
-def _each(plan: PoolPlan, memory: Memory) -> str:
-    """What stands behind an amount that is of one rank."""
+def each_of(plan: PoolPlan, memory: Memory | None, word: str = "per") -> str:
+    """What stands behind an amount that is of one of several ranks, such as `` per GPU``. O(1)."""
     if _ranks(plan) == 1:
         return ""
-    return " per GPU" if memory.gpu else " per rank"
+    return f" {word} {'GPU' if memory is not None and memory.gpu else 'rank'}"
 
 
 def _fits(plan: PoolPlan, wish: Wish | None, memory: Memory, length: int) -> str:
@@ -102,7 +102,7 @@ def _fits(plan: PoolPlan, wish: Wish | None, memory: Memory, length: int) -> str
     if not memory.given:
         ranks, need = _ranks(plan), amount(memory.device, up=True)
         whole = f", {amount(ranks * memory.device, up=True)} in all" if ranks > 1 else ""
-        return f"{many} need{'s' if asked == 1 else ''} {need}{_each(plan, memory)}{whole}"
+        return f"{many} need{'s' if asked == 1 else ''} {need}{each_of(plan, memory)}{whole}"
     most = wish.max_sequences if wish else max_sequences_in_flight(plan, length)
     text = f"{many} fit{'s' if asked == 1 else ''}"
     return f"{text}, {most:,} at most" if most > asked else text
@@ -120,7 +120,7 @@ def _asked(plan: PoolPlan) -> int | None:
 
 
 def _misfit(plan: PoolPlan, wish: Wish) -> str:
-    each, would = _each(plan, wish.device), []
+    each, would = each_of(plan, wish.device), []
     all_of_them = "one" if wish.sequences == 1 else f"{wish.sequences:,}"
     if wish.max_sequences:
         would.append(f"{wish.max_sequences:,} fit{'s' if wish.max_sequences == 1 else ''}")
@@ -166,15 +166,17 @@ def _sequence(plan: PoolPlan, memory: Memory, length: int) -> str:
     """Bytes of a sequence, of its tokens, and whatever its length."""
     where = amount(sizes.sequence_bytes(plan, length))
     if _ranks(plan) > 1:
-        where += " on the rank with the least room" if plan.stages else _each(plan, memory)
+        where += " on the rank with the least room" if plan.stages else each_of(plan, memory)
         copied = ", copies on several ranks counted" if copies(plan) else ""
         where += f" ({amount(_in_all(plan, length))} in all{copied})"
     first, late = sizes.bytes_per_token(plan), sizes.bytes_per_token_beyond_windows(plan)
-    parts = [f"{first:,} bytes per token"] if first else []
+    token = f"{first:,} bytes per token{each_of(plan, memory, 'and')}"
+    parts = [token] if first else []
     if first != late:
-        parts = [f"{first:,} bytes per token until its windows are full and {late:,} from then on"]
+        parts = [f"{token} until its windows are full and {late:,} from then on"]
     fixed = sizes.fixed_bytes_per_sequence(plan) + sizes.buffer_bytes(plan)
-    parts += [f"{amount(fixed)} whatever its length"] if fixed and first else []
+    if fixed and first:
+        parts.append(f"{amount(fixed)}{each_of(plan, memory)} whatever its length")
     return ": ".join([where, ", and ".join(parts)] if parts else [where])
 
 
@@ -185,7 +187,7 @@ def _in_all(plan: PoolPlan, length: int) -> int:
 
 def _left(plan: PoolPlan, memory: Memory) -> str:
     """What the cache gets of the memory, and why it is no more."""
-    each, ranks = _each(plan, memory), _ranks(plan)
+    each, ranks = each_of(plan, memory), _ranks(plan)
     terms = {"weights": memory.weights, "activations": memory.activations}
     terms |= {"anything else": memory.other}
     taken = " and ".join(
@@ -227,4 +229,5 @@ def _used(plan: PoolPlan, wish: Wish | None, length: int) -> str:
     null = plan.budget.null_page
     used += f", the null page (never handed out) {amount(null)}" if 50 * null > taken else ""
     more = f"room for {most - many:,} more" if most > many else "too little for one more"
-    return f"{used}, and {amount(free)} is free, {more}"
+    where = " on each" if _ranks(plan) > 1 and not plan.stages else ""
+    return f"{used}, and {amount(free)} is free{where}, {more}"

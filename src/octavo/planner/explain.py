@@ -16,7 +16,7 @@ from octavo.model.layers import (
     State,
 )
 from octavo.planner import figures, sizes
-from octavo.planner.answer import Wish, answer
+from octavo.planner.answer import Wish, answer, each_of
 from octavo.planner.budget import Budget
 from octavo.planner.components import LATENT_TILE
 from octavo.planner.figures import counted, exact, table, term
@@ -54,6 +54,7 @@ def terms(plan: PoolPlan) -> list[Line]:
     """The lines of `explain_plan` but for the table of groups, each as its name and text."""
     assert plan.budget is not None
     needed = plan.memory is not None and not plan.memory.given
+    total = exact(plan.budget.total, up=needed) + _each(plan)
     return [
         ("model", _model(plan)),
         *_device(plan),
@@ -62,7 +63,7 @@ def terms(plan: PoolPlan) -> list[Line]:
         *_fixed(plan),
         *_page(plan),
         ("sequence", _sequence(plan)),
-        ("memory", f"{exact(plan.budget.total, up=needed)} = {_parts(plan.budget, plan)}"),
+        ("memory", f"{total} = {_parts(plan.budget, plan)}"),
         *_filled(plan.budget, plan),
         ("capacity", capacity(plan)),
         ("reuse", reuse(plan)),
@@ -85,7 +86,7 @@ def _model(plan: PoolPlan) -> str:
     ranks = ""
     if shares:
         ranks = (
-            f"; bytes are of one rank ({', '.join(shares)}), sequences and tokens of all together"
+            f"; bytes are{_each(plan)} ({', '.join(shares)}), sequences and tokens of all together"
         )
     if plan.stages:
         ranks += f": rank {plan._rank + 1}, which has room for the fewest pages"
@@ -102,7 +103,11 @@ def _device(plan: PoolPlan) -> list[Line]:
     memory = plan.memory
     if memory is None or memory.available == memory.device:
         return []
-    return [("device", memory.formula)]
+    return [("device", memory.formula + _each(plan))]
+
+
+def _each(plan: PoolPlan, word: str = "per") -> str:
+    return each_of(plan, plan.memory, word)
 
 
 def choices(plan: PoolPlan) -> str:
@@ -164,7 +169,7 @@ def keeps(group: GroupPlan) -> str:
 
 
 def _token(plan: PoolPlan) -> str:
-    text = f"{_arithmetic(plan)} = {sizes.bytes_per_token(plan):,} bytes"
+    text = f"{_arithmetic(plan)} = {sizes.bytes_per_token(plan):,} bytes{_each(plan)}"
     if sizes.bytes_per_token_beyond_windows(plan) != sizes.bytes_per_token(plan):
         text += f"; {sizes.bytes_per_token_beyond_windows(plan):,} once every window is full"
     return text
@@ -226,10 +231,11 @@ def _fixed(plan: PoolPlan) -> list[Line]:
     size = sizes.fixed_bytes_per_sequence(plan)
     lines = []
     if size:
-        whole = f"{exact(size)} per sequence, whatever its length"
+        whole = f"{exact(size)} per sequence{_each(plan, 'and')}, whatever its length"
         lines.append(("fixed", f"{_states(plan)} = {whole}"))
     if buffers := sizes.buffer_bytes(plan):
-        text = f"{exact(buffers)} per sequence of what rows are computed from, beside these"
+        whole = f"{exact(buffers)} per sequence{_each(plan, 'and')}"
+        text = f"{whole} of what rows are computed from, beside these"
         lines.append(("buffers", text))
     return lines
 
@@ -276,6 +282,7 @@ def _sequence(plan: PoolPlan) -> str:
     ]
     text = (
         f"of {longest:,} tokens: {' + '.join(each)} = {exact(sizes.sequence_bytes(plan, longest))}"
+        f"{_each(plan)}"
     )
     if sizes.bytes_per_token_beyond_windows(plan) == sizes.bytes_per_token(plan):
         return text
@@ -286,13 +293,14 @@ def _sequence(plan: PoolPlan) -> str:
 def _page(plan: PoolPlan) -> list[Line]:
     if not plan.packed:
         shared = ", with room for any group" if len(plan.groups) > 1 else ""
-        size = f"{counted(plan.page_size, 'token')} = {exact(plan.page_bytes)}"
+        size = f"{counted(plan.page_size, 'token')} = {exact(plan.page_bytes)}{_each(plan)}"
         return [("one page", size + shared)]
     choices = ", or ".join(
         f"{counted(group.pages_per_parent, 'page')} of {group.name}"
         for group in plan.groups.values()
     )
-    return [("one parent", f"{exact(plan.page_bytes)}, bound to one group at a time: {choices}")]
+    size = f"{exact(plan.page_bytes)}{_each(plan)}"
+    return [("one parent", f"{size}, bound to one group at a time: {choices}")]
 
 
 def capacity(plan: PoolPlan) -> str:
@@ -325,7 +333,8 @@ def _in_flight(plan: PoolPlan) -> list[Line]:
     size = sizes.in_flight_bytes(plan)
     if not size:
         return []
-    text = f"{exact(size)} that windows hold while a step of {plan.max_step_tokens:,} tokens runs"
+    text = f"{exact(size)}{_each(plan)} that windows hold while a step of "
+    text += f"{plan.max_step_tokens:,} tokens runs"
     longest = plan.max_length or longest_alone(plan)
     whole = max_sequences_in_flight(plan, longest)
     if whole < int(max_sequences(plan, longest)):

@@ -12,7 +12,7 @@ def notes_of(plan: PoolPlan) -> list[str]:
     """A sentence each. O(layers)."""
     if plan.spec is None:
         return []
-    return [*plan.spec.notes, *copies(plan), *_inputs(plan), *_weights(plan)]
+    return [*plan.spec.notes, *copies(plan), *_inputs(plan), *_weights(plan), *_activations(plan)]
 
 
 def copies(plan: PoolPlan) -> list[str]:
@@ -56,3 +56,12 @@ def _weights(plan: PoolPlan) -> list[str]:
     if plan.memory is None or plan.memory.weights is not None:
         return []
     return ["weights: not given; the memory is the cache's alone"]
+
+
+def _activations(plan: PoolPlan) -> list[str]:
+    """Nothing is set aside for a forward pass of a device that is divided."""
+    memory = plan.memory
+    if memory is None or memory.activations or memory.available == memory.device:
+        return []
+    rest = "nothing" if memory.utilization == "1" else "what the utilization leaves"
+    return [f"activations: not given; {rest} is set aside for the forward pass"]

@@ -21,12 +21,14 @@ from octavo.planner.sharding import shard, stages_of
 
 __all__ = ["GroupPlan", "Plan", "memory_for", "plan"]
 
+_PAGE_SIZE = 16  # tokens per page where nobody says
+
 
 def plan(
     spec: ModelSpec,
     memory: int | str | Sequence[int | str] | None = None,
     *,
-    page_size: int = 16,
+    page_size: int = _PAGE_SIZE,
     dtype: str | DType = "bf16",
     scales: str | None = None,
     state_dtype: str | DType = "fp32",
@@ -102,7 +104,7 @@ def plan(
     tp = _check("tp", tp, None)
     request = PlanRequest(
         memory=available_memory(memory, utilization, weights, activations, other),
-        page_size=_check("page_size", page_size, wanted or spec.max_length),
+        page_size=_check_page_size(page_size, wanted, spec.max_length),
         elements=read_elements(dtype, scales, state_dtype, conv_dtype, indexer_dtype),
         wanted=wanted,
         sequences=None if sequences is None else _check("sequences", sequences, None),
@@ -277,6 +279,14 @@ def _spare(made: PoolPlan, request: PlanRequest) -> int:
     many, in_flight = request.sequences or 1, request.sequences is not None
     taken = parents(made, many, request.wanted or 1, in_flight=in_flight)
     return made.budget.remainder + (made.usable_pages - taken) * made.page_bytes
+
+
+def _check_page_size(value: object, wanted: int | None, own: int | None) -> int:
+    """Tokens per page, at most those of the longest sequence: asked for, or the model's own."""
+    if value == _PAGE_SIZE and wanted is not None and wanted < _PAGE_SIZE:
+        right = f"it must be at least {_PAGE_SIZE}, a page's tokens; or give a smaller page_size"
+        raise PlanError("max_length", wanted, right)
+    return _check("page_size", value, wanted or own)
 
 
 def _check(name: str, value: object, high: int | None) -> int:

@@ -108,7 +108,7 @@ def _svg(panel: Panel, size: tuple[float, float]) -> str:
 
 
 def _panels(outcome: Outcome) -> list[Panel]:
-    _, runs, sweep, _, _ = outcome
+    runs, sweep = outcome.runs, outcome.sweep
     if sweep is None:
         return _run_panels(runs[0])
     panels = [Panel("Hit rate by " + sweep, lambda axes: _hits(axes, runs, sweep), wide=True)]

@@ -124,6 +124,7 @@ class Outcome(NamedTuple):
         sweep: what differs between them, or None.
         model: the model of time; None: serial.
         skipped: values of the sweep that were too small to run.
+        missing: how many of its settings an interrupt has left out.
     """
 
     trace: Trace
@@ -131,6 +132,7 @@ class Outcome(NamedTuple):
     sweep: str | None = None
     model: TimeModel | None = None
     skipped: Sequence[TooSmall] = ()
+    missing: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The object ``octavo simulate --json`` prints."""
@@ -143,6 +145,7 @@ def as_dict(
     sweep: str | None,
     model: TimeModel | None,
     skipped: Sequence[TooSmall] = (),
+    missing: int = 0,
 ) -> dict[str, Any]:
     """The object ``octavo simulate --json`` prints; equal for equal arguments."""
     return {
@@ -152,4 +155,5 @@ def as_dict(
         "sweep": sweep,
         "runs": [run.to_dict() for run in runs],
         "too_small": [{"label": each.label, "why": each.why} for each in skipped],
+        "missing": missing,
     }

@@ -56,8 +56,11 @@ def about(model: TimeModel | None) -> str:
 
 def head_lines(outcome: Outcome) -> list[str]:
     """What was replayed, how, and on what setting."""
-    trace, runs, sweep, model, _ = outcome
+    trace, runs, sweep, model, _, missing = outcome
     lines = [trace_line(trace), prompts_line(trace), *trace.notes, about(model)]
+    if missing:
+        whole = counted(len(runs) + missing, "setting")
+        lines.insert(0, f"Partial: interrupted when {len(runs)} of {whole} had run.")
     if model is None and trace.converses:
         lines.append(
             "No prompt finds an answer given before, so what hits of conversations is too low: "
@@ -319,7 +322,7 @@ def _sweep_row(run: Run, *, timed: bool, refused: bool) -> list[str]:
 
 def as_text(outcome: Outcome) -> str:
     """The whole result for a terminal."""
-    _, runs, sweep, _, skipped = outcome
+    runs, sweep, skipped = outcome.runs, outcome.sweep, outcome.skipped
     if sweep is None:
         rows = run_rows(runs[0])
         width = max(len(name) for name, _ in rows)
