@@ -136,10 +136,7 @@ def test_element_types_of_what_is_kept(capsys):
 @pytest.mark.parametrize(
     ("words", "right"),
     [
-        (
-            (),
-            "max_length is 10; it must be at least 16, a page's tokens; or give a smaller page_size",
-        ),
+        ((), "max_length is 10; it must be at least 16, a page's tokens; or give a smaller "),
         (("--page-size", 32), "page_size is 32; it must be an int of at least 1 and at most 10, "),
     ],
 )
