@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from octavo.attention.kernels import cpu, oracle
+from octavo.attention.parameters import Parameters
+from octavo.attention.sizes import LayerArrays
 
 SPANS = [(0, 1), (15, 1), (16, 1), (0, 17), (2, 0), (16, 32), (-1, 1), (-2, 5), (700, 1), (1500, 2)]
 
@@ -134,3 +136,55 @@ def test_negated_sinks(pages):
     found = cpu.paged_attention(*tensors, case.step, order="head", sink_logits=negated)
 
     assert torch.equal(plain, found)
+
+
+def test_repeated_layers_are_checked_once(pages):
+    """Of layers that are alike the call is filled once; queries may have other strides."""
+    rng = np.random.default_rng(11)
+    case = pages(SPANS, 16, 2, 16, 8, "head", rng)
+    prepared = cpu.prepare(case.step, page_size=16)
+    layers = [arrays(case, 4, torch.float32, rng) for _ in range(2)]
+    layers[1][1:] = [layers[1][1] + 1, layers[1][2] * 2]
+    layers[1][0] = layers[1][0].transpose(0, 1).contiguous().transpose(0, 1)
+    run = prepared.repeated(prepared.check(LayerArrays(*layers[0]), Parameters(order="head")))
+
+    for layer in layers:
+        expected = cpu.paged_attention(*layer, case.step, order="head")
+        assert torch.equal(expected, run(LayerArrays(*layer)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("order", ["token", "head"])
+def test_new_rows_are_put_where_they_are_read(order, dtype):
+    """Tokens of one row or one column go to their pages, whatever their strides; nothing else."""
+    torch.manual_seed(1)
+    pages, offsets = torch.tensor([3, 1, 3]), torch.tensor([0, 2, 3])
+    put = cpu.RowPut(pages, offsets, order)
+    new = torch.randn(3, 5, 2, 8, dtype=dtype)[:, ::2].transpose(1, 2)[:1]
+    for given in (new, new.transpose(0, 2), new.contiguous()):
+        cache = torch.zeros(5, 4, 2, 8, dtype=dtype)
+        expected = cache.clone()
+        expected[pages, offsets] = new[0].transpose(0, 1)
+        cache = cache if order == "token" else cache.transpose(1, 2).contiguous()
+        assert put.takes(given, cache)
+        put.put(given, cache)
+        assert torch.equal(expected, cache if order == "token" else cache.transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        torch.zeros(1, 2, 4, 8),
+        torch.zeros(1, 3, 3, 8),
+        torch.zeros(1, 2, 3, 9),
+        torch.zeros(3, 2, 3, 8),
+        torch.zeros(1, 2, 3, 8, dtype=torch.float64),
+        torch.zeros(1, 2, 8, 3).transpose(2, 3),
+        torch.zeros(1, 2, 3, 8, device="meta"),
+    ],
+)
+def test_rows_of_another_shape_are_not_put(new):
+    """Other tokens, heads, dims, types, strides and devices are for the storage."""
+    put = cpu.RowPut(torch.ones(3, dtype=torch.int64), torch.arange(3), "head")
+
+    assert not put.takes(new, torch.zeros(2, 2, 4, 8))

@@ -8,6 +8,7 @@
 by `_check_arrays` what it can read, and by `_attend` what comes out.
 """
 
+from collections.abc import Callable
 from math import sqrt
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, NoReturn, Unpack, overload
 
@@ -160,6 +161,18 @@ class PreparedStep(Generic[A]):
             The output [T, H, v_dim], and the lse, which may be None unless ``call.lse``.
         """
         return self._attend(call)
+
+    def repeated(self, call: LayerCall[A]) -> Callable[[LayerArrays[A]], A]:
+        """What `attend` computes, of layers whose arrays are like those of ``call``.
+
+        Args:
+            call: one that `check` made for this step, without sink logits and without the lse.
+
+        Returns:
+            A function of a layer's arrays, with strides as in ``call`` but the query's, which gives
+            the output [T, H, v_dim]. For one thread at a time.
+        """
+        return lambda arrays: self._attend(call._replace(arrays=arrays))[0]
 
     @overload
     @classmethod

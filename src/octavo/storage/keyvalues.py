@@ -125,6 +125,9 @@ class KeyValues:
         fields: its fields by component.
         order: the plan's.
         scales: the plan's.
+
+    Attributes:
+        tensors: its keys and its values over all pages, views of the arena.
     """
 
     __reduce__ = uncopied("it is a view of one storage")
@@ -135,7 +138,7 @@ class KeyValues:
             for name in ("key", "value")
         )
         self._key, self._value = halves
-        self._views = fields["key"].view, fields["value"].view
+        self.tensors = fields["key"].view, fields["value"].view
         dtype = fields["key"].plan.dtype
         self._kv_dtype = dtype.name if dtype.bits <= 8 else None
         self.scales = scales
@@ -144,7 +147,7 @@ class KeyValues:
     def view(self) -> LayerView:
         """Views of the arena. O(1)."""
         scales = self._key.scale_view(), self._value.scale_view()
-        return LayerView(*self._views, *scales, self._kv_dtype)
+        return LayerView(*self.tensors, *scales, self._kv_dtype)
 
     def set_scales(self, key: float, value: float) -> None:
         """See `Storage.set_scales`."""

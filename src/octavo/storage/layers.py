@@ -33,6 +33,7 @@ class LayerStore:
         device: where the arena is.
         addresses: checks page ids and slots, and brings them to the device.
         fields: by (layer, group, component), the views that are moved as they are.
+        own: by layer, its keys and values as `layer` has them, as they are stored.
     """
 
     __reduce__ = uncopied(
@@ -67,6 +68,7 @@ class LayerStore:
             if name in fields
         }
         self._own = {layer: group for layer, group in self._keyvalues if group != "cross"}
+        self.own = {place[0]: self._keyvalues[place].tensors for place in self._own.items()}
         self._last = max((layer for layer, _ in self._keyvalues), default=0)
 
     # -- looking -------------------------------------------------------------------------------

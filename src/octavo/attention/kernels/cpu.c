@@ -1,4 +1,5 @@
-/* Paged attention on a CPU: reads keys and values where their pages lie, in float32 or bfloat16.
+/* Paged attention on a CPU: reads keys and values where their pages lie, in float32 or bfloat16,
+ * and puts new ones there.
  *
  * Work is cut by sequence, by key/value head, by at most ROWS of the query rows that share the head
  * (rows are queries times the heads of a group, so keys are never expanded), and by PART keys.
@@ -720,4 +721,17 @@ int octavo_paged_attention(const struct call *c) {
     free(found);
     free(pieces);
     return failed;
+}
+
+/* --- new rows --------------------------------------------------------------------------------- */
+
+/* Puts rows of ``size`` elements, [tokens, heads], at their pages and offsets; strides count
+ * elements of ``bytes`` bytes. */
+void octavo_put_rows(const char *rows, char *cache, const int64_t *pages, const int64_t *offsets,
+                     int64_t tokens, int64_t heads, int64_t size, int64_t rows_token,
+                     int64_t rows_head, int64_t page, int64_t head, int64_t token, int64_t bytes) {
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t h = 0; h < heads; h++)
+            memcpy(cache + bytes * (pages[t] * page + h * head + offsets[t] * token),
+                   rows + bytes * (t * rows_token + h * rows_head), (size_t)(bytes * size));
 }

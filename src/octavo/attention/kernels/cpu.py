@@ -6,20 +6,25 @@ computes, `build` compiles it; this module passes addresses.
 """
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from octavo.attention import registry
 from octavo.attention.kernels.build import Kernel
 from octavo.attention.parameters import Parameters
+from octavo.attention.sizes import Sizes
 from octavo.attention.tensors import TensorCall, Tensors, TensorStep, strides
-from octavo.errors import PlanError
+from octavo.errors import PlanError, uncopied
 
-KERNEL = Kernel(
-    "attention", Path(__file__).with_name("cpu.c"), "octavo_paged_attention", "backend cpu"
-)
+_SOURCE = Path(__file__).with_name("cpu.c")
+KERNEL = Kernel("attention", _SOURCE, "octavo_paged_attention", "backend cpu")
 """The compiled kernel."""
+PUT = Kernel("attention", _SOURCE, "octavo_put_rows", "backend cpu")
+"""What puts new keys and values where it reads them."""
 _FAR = 2**62
 """Positions are below it: a larger window sees no more, and sums with it stay in 64 bits."""
 
@@ -89,31 +94,102 @@ class CpuStep(TensorStep):
         del query
         return "float32"
 
+    def repeated(self, call: TensorCall) -> Callable[[Tensors], torch.Tensor]:
+        """See `octavo.attention.base.PreparedStep.repeated`; the kernel's call is filled once."""
+        return partial(_run, KERNEL.load(), self._filled(call), call.sizes)
+
     def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor | None]:
-        (query, keys, values), sizes, given = call.arrays, call.sizes, call.parameters
-        values = keys if values is None else values
-        out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
+        sizes, to = call.sizes, self._filled(call)
         lse = torch.empty(sizes.tokens, sizes.heads) if call.lse else None
+        sinks = call.parameters.sink_logits
+        if sinks is not None:
+            sinks = sinks.float().contiguous().resolve_neg()  # the name keeps it alive in the call
+            to.sink_logits = sinks.data_ptr()
+        if lse is not None:
+            to.lse = lse.data_ptr()
+        return _run(KERNEL.load(), to, sizes, call.arrays), lse
+
+    def _filled(self, call: TensorCall) -> KernelCall:
+        """The kernel's call but for the addresses of the layer's arrays."""
+        (query, keys, values), sizes, given = call.arrays, call.sizes, call.parameters
         to = KernelCall.from_buffer_copy(self._call)
-        to.query, to.query_token, to.query_head = query.data_ptr(), *query.stride()[:2]
-        to.key, to.value, to.out = keys.data_ptr(), values.data_ptr(), out.data_ptr()
         to.key_page, to.key_head, to.key_token = strides(keys, given.order)
-        to.value_page, to.value_head, to.value_token = strides(values, given.order)
+        to.value_page, to.value_head, to.value_token = strides(
+            keys if values is None else values, given.order
+        )
         to.heads, to.kv_heads = sizes.heads, sizes.kv_heads
         to.k_dim, to.v_dim = sizes.k_dim, sizes.v_dim
         to.scale, to.softcap = call.scale, given.softcap or 0.0
         to.causal, to.sink_tokens = given.causal, min(given.sink_tokens, _FAR)
         to.window = 0 if given.window is None else min(given.window, _FAR)
         to.bf16, to.threads = query.dtype == torch.bfloat16, torch.get_num_threads()
-        sinks = given.sink_logits
-        if sinks is not None:
-            sinks = sinks.float().contiguous().resolve_neg()  # the name keeps it alive in the call
-            to.sink_logits = sinks.data_ptr()
-        if lse is not None:
-            to.lse = lse.data_ptr()
-        if KERNEL.load()(ctypes.byref(to)):
-            raise MemoryError("no memory for paged attention")
-        return out, lse
+        return to
+
+
+def _run(kernel: Any, to: KernelCall, sizes: Sizes, arrays: Tensors) -> torch.Tensor:
+    """The output of one layer, whose call is filled but for these arrays."""
+    query, keys, values = arrays
+    out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
+    to.query, (to.query_token, to.query_head, _) = query.data_ptr(), query.stride()
+    to.key, to.out = keys.data_ptr(), out.data_ptr()
+    to.value = to.key if values is None else values.data_ptr()
+    if kernel(ctypes.byref(to)):
+        raise MemoryError("no memory for paged attention")
+    return out
+
+
+class RowPut:
+    """Puts new keys or values of a step's tokens where `CpuStep` reads them.
+
+    Args:
+        pages: int64[T], the page of each token.
+        offsets: int64[T], its place in the page.
+        order: of the pages.
+
+    Raises:
+        UnsupportedModel: there is no kernel here.
+    """
+
+    __reduce__ = uncopied("it is made for one step")
+
+    def __init__(self, pages: torch.Tensor, offsets: torch.Tensor, order: str) -> None:
+        self._pages, self._offsets = pages.contiguous(), offsets.contiguous()
+        self._at = self._pages.data_ptr(), self._offsets.data_ptr()
+        self._order, self._heads_at = order, 1 if order == "head" else 2
+        self._put = PUT.load()
+        self._put.argtypes = (*[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 9)
+        self._put.restype = None
+
+    def takes(self, new: torch.Tensor, cache: torch.Tensor) -> bool:
+        """Whether ``new`` [rows, heads, columns, dim] can be put: of one row, or one column. O(1).
+
+        All else, such as rows of another size, is for `octavo.storage.LayerStore.write` to store or
+        to refuse.
+        """
+        rows, heads, columns, size = new.shape
+        return (
+            new.dtype == cache.dtype
+            and new.is_cpu
+            and (rows == 1 or columns == 1)
+            and rows * columns == len(self._pages)
+            and cache.shape[self._heads_at] == heads
+            and cache.shape[3] == size
+            and new.stride(3) == 1
+        )
+
+    def put(self, new: torch.Tensor, cache: torch.Tensor) -> None:
+        """Put what it `takes` into one layer's ``cache``. O(T * heads * dim)."""
+        rows, heads, columns, size = new.shape
+        of_row, of_head, of_column, _ = new.stride()
+        self._put(
+            new.data_ptr(),
+            cache.data_ptr(),
+            *self._at,
+            *(rows * columns, heads, size),
+            *(of_column if rows == 1 else of_row, of_head),
+            *strides(cache, self._order),
+            new.itemsize,
+        )
 
 
 prepare = CpuStep

@@ -19,6 +19,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from octavo.attention import best
+from octavo.attention.base import LayerCall
+from octavo.attention.kernels.cpu import PUT, RowPut
 from octavo.attention.parameters import Parameters
 from octavo.attention.sizes import LayerArrays
 from octavo.cache.step import Step
@@ -38,7 +40,7 @@ HANDLE = "octavo_pages"
 """Attribute of a layer's new keys, and keyword of the attention function, that leads to pages."""
 
 _ABSENT: Any = object()
-_UNAPPLIED = ("position_bias", "sinks", "indices", "block_indices")
+_UNAPPLIED = frozenset(("position_bias", "sinks", "indices", "block_indices"))
 """Keywords by which models change scores or choose keys, beside those that `attend` takes."""
 F = TypeVar("F", bound=Callable[..., Any])
 Index = NDArray[np.int64]
@@ -57,12 +59,14 @@ class PagedLayer(NamedTuple):
         kind: keys and values, or latents.
         group: the pages' group.
         readers: layers that attend to it: itself, and those that keep nothing of their own.
+        alike: a number that layers of the same kind have in common.
     """
 
     layer: int
     kind: Attention | Latent
     group: str
     readers: int
+    alike: int
 
     @property
     def in_place(self) -> bool:
@@ -79,8 +83,11 @@ def paged_layers(plan: Plan) -> dict[int, PagedLayer]:
     """The layers of a plan that keep something of every token, by index. O(layers)."""
     kinds = () if plan.spec is None else plan.spec.kinds()
     readers = Counter(kind.layer for _, kind in kinds if isinstance(kind, Shared))
+    numbers: dict[Attention | Latent, int] = {}
     return {
-        at: PagedLayer(at, kind, group_name(kind), 1 + readers[at])
+        at: PagedLayer(
+            at, kind, group_name(kind), 1 + readers[at], numbers.setdefault(kind, len(numbers))
+        )
         for at, kind in kinds
         if isinstance(kind, Attention | Latent)
     }
@@ -117,7 +124,8 @@ class PagedPass:
         self._places, self._source = self._on_device(places), self._on_device(source)
         self._slots: dict[str, WriteIndex] = {}
         self._prepared: dict[tuple[str, bool], Any] = {}
-        self._calls: dict[Any, tuple[Any, Any]] = {}
+        self._puts: dict[str, RowPut | None] = {}
+        self._calls: dict[Any, Callable[[LayerArrays[torch.Tensor]], torch.Tensor]] = {}
         self._written: set[int] = set()
         self._reads: Counter[int] = Counter()
         self._real = None if real is None else torch.from_numpy(real).to(storage.device)
@@ -139,6 +147,8 @@ class PagedPass:
             raise UnsupportedModel(f"layer {paged.layer}", why)
         self._written.add(paged.layer)
         if self._step is None:
+            return
+        if self._put(paged, key, value):
             return
         keys, values, slots = self._tokens(key), self._tokens(value), self._slots_of(paged.group)
         if isinstance(paged.kind, Latent):
@@ -204,7 +214,8 @@ class PagedPass:
         if self._step is None:
             return query.new_zeros(rows, width, heads, paged.v_dim)
         found = self._run(paged, self._tokens(query), scale, softcap, sink_logits)
-        return self._spread(found).view(rows, columns, heads, -1)[:, columns - width :]
+        spread = self._spread(found).view(rows, columns, heads, -1)
+        return spread if width == columns else spread[:, columns - width :]
 
     def window(self, asked: int | None) -> int | None:
         """A window the model asks for, which is none where it holds the longest sequence. O(1)."""
@@ -267,8 +278,30 @@ class PagedPass:
 
     def _tokens(self, new: torch.Tensor) -> torch.Tensor:
         """The step's tokens [T, heads, dim] of a tensor [rows, heads, columns, dim]. O(T)."""
-        flat = new.detach().transpose(1, 2).reshape(-1, new.shape[1], new.shape[3])
+        new = new.detach() if new.requires_grad else new
+        flat = new.transpose(1, 2).reshape(-1, new.shape[1], new.shape[3])
         return flat if self._places is None else flat.index_select(0, self._places)
+
+    def _put(self, paged: PagedLayer, key: torch.Tensor, value: torch.Tensor) -> bool:
+        """Whether a layer's keys and values could be put by the kernel, and have been."""
+        if paged.group not in self._puts:
+            self._puts[paged.group] = self._put_of(paged.group)
+        put, views = self._puts[paged.group], self._storage.own.get(paged.layer)
+        if put is None or views is None:
+            return False
+        if not put.takes(key, views[0]) or not put.takes(value, views[1]):
+            return False
+        put.put(key, views[0])
+        put.put(value, views[1])
+        return True
+
+    def _put_of(self, group: str) -> RowPut | None:
+        """What puts the step's tokens in a group; None: the storage writes them. O(T)."""
+        slots, storage = self._slots_of(group), self._storage
+        plain = self._places is None and slots.rows is None and storage.device.type == "cpu"
+        if not plain or PUT.why_not():
+            return None
+        return RowPut(slots.pages, slots.offsets, storage.plan.order)
 
     def _slots_of(self, group: str) -> WriteIndex:
         """Where the step's tokens go in a group. O(T), then O(1)."""
@@ -304,25 +337,41 @@ class PagedPass:
         if isinstance(kind, Latent):
             arrays = LayerArrays(query, storage.tensor(paged.layer, "latent"), None)
         else:
-            view = storage.layer(paged.layer)
-            arrays = LayerArrays(query, view.key, view.value)
-        alike = (kind, paged.group, scale, softcap, query.shape, query.stride(), query.dtype)
-        step, call = self._calls.get(alike, (None, None))
-        if call is None or sink_logits is not None:
-            latent = isinstance(kind, Latent)
-            step = self._prepare(paged.group, latent=latent)
-            parameters = Parameters(
-                order=storage.plan.order,
-                scale=scale,
-                softcap=softcap,
-                window=kind.window,
-                sink_tokens=0 if isinstance(kind, Latent) else kind.sink_tokens,
-                sink_logits=sink_logits,
-                v_dim=paged.v_dim if latent else None,
-            )
-            call = step.check(arrays, parameters)
-            self._calls[alike] = step, call
-        found: torch.Tensor = step.attend(call._replace(arrays=arrays))[0]
+            arrays = LayerArrays(query, *storage.own[paged.layer])
+        if sink_logits is not None:
+            call = self._call(paged, arrays, scale, softcap, sink_logits)
+            found: torch.Tensor = self._prepare(paged.group, latent=False).attend(call)[0]
+            return found
+        alike = paged.alike, scale, softcap, query.shape, query.dtype, arrays.keys.stride()
+        run = self._calls.get(alike)
+        if run is None:
+            call = self._call(paged, arrays, scale, softcap, None)
+            run = self._prepare(paged.group, latent=arrays.values is None).repeated(call)
+            self._calls[alike] = run
+        return run(arrays)
+
+    def _call(
+        self,
+        paged: PagedLayer,
+        arrays: LayerArrays[torch.Tensor],
+        scale: float | None,
+        softcap: float | None,
+        sink_logits: torch.Tensor | None,
+    ) -> LayerCall[torch.Tensor]:
+        """One layer's attention, checked."""
+        kind, latent = paged.kind, arrays.values is None
+        parameters = Parameters(
+            order=self._storage.plan.order,
+            scale=scale,
+            softcap=softcap,
+            window=kind.window,
+            sink_tokens=0 if isinstance(kind, Latent) else kind.sink_tokens,
+            sink_logits=sink_logits,
+            v_dim=paged.v_dim if latent else None,
+        )
+        found: LayerCall[torch.Tensor] = self._prepare(paged.group, latent=latent).check(
+            arrays, parameters
+        )
         return found
 
     def _prepare(self, group: str, *, latent: bool) -> Any:
@@ -380,7 +429,7 @@ def attend(
             among the keys.
     """
     del value
-    if others := sorted(name for name in _UNAPPLIED if rest.get(name) is not None):
+    if others := sorted(name for name in _UNAPPLIED & rest.keys() if rest[name] is not None):
         why = f"the model gives it {' and '.join(others)}, which octavo does not apply"
         raise UnsupportedModel("attention", why)
     found: tuple[PagedPass, PagedLayer] | None = octavo_pages or getattr(key, HANDLE, None)
