@@ -259,6 +259,17 @@ def test_several_convolutions_in_layers_that_run_again():
     assert expected == [each.token_ids for each in found]
 
 
+def test_a_recurrence_narrower_than_its_model():
+    """A first chunk of one token begins without a state, as wide as the recurrence."""
+    shape = CONFIGS["recurrent_gemma"] | {"lru_width": 24}
+    model = build("recurrent_gemma", shape).double()
+    expected = [reference(model, prompt).tokens for prompt in prompts()[:3]]
+    with Engine(model, plan_for(model), max_step_tokens=1) as engine:
+        found = engine.generate(prompts()[:3], SamplingParams(max_tokens=NEW))
+
+    assert expected == [each.token_ids for each in found]
+
+
 def test_rows_of_tokens_in_states_are_refused():
     """Qwen 4's n-grams are kept beside its states."""
     model = build("qwen4_exp_text", CONFIGS["qwen4_exp_text"] | NGRAMS)

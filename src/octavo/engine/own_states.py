@@ -54,13 +54,19 @@ def _asking(run: Forward, layer: int, own: Forward) -> Forward:
     return partial(run, layer, own)
 
 
-def _recurrent_gemma(layer: int, own: Forward, *args: Any, cache: Any, **kwargs: Any) -> Any:
+def _recurrent_gemma(
+    layer: int, own: Forward, hidden: torch.Tensor, *args: Any, cache: Any, **kwargs: Any
+) -> Any:
     """The block has its states in two attributes."""
     block: Any = own.__self__  # type: ignore[attr-defined]
+    conv, sums = cache.get_conv_state(layer), cache.get_recurrent_state(layer)
+    if conv is None:  # the block would begin as wide as the model, not as its recurrence
+        shape = len(hidden), block.lru_width
+        conv = hidden.new_zeros(*shape, block.conv1d_width - 1)
+        sums = hidden.new_zeros(shape, dtype=torch.float32)
     try:
-        block.conv1d_state = cache.get_conv_state(layer)
-        block.rg_lru.recurrent_states = cache.get_recurrent_state(layer)
-        found = own(*args, cache=cache, **kwargs)
+        block.conv1d_state, block.rg_lru.recurrent_states = conv, sums
+        found = own(hidden, *args, cache=cache, **kwargs)
         cache.update_conv_state(block.conv1d_state, layer)
         cache.update_recurrent_state(block.rg_lru.recurrent_states, layer)
     finally:
