@@ -1,7 +1,8 @@
 """Writes docs/models.md from the table of model families; the tests check that it is current.
 
-``--write`` writes the page. ``--engine`` runs a tiny model of every family in the engine first, a
-quarter of an hour's work, and keeps how each was answered for the page.
+``--write`` writes the page. ``--engine`` first runs a tiny model of every family that
+tests/data/engine_families.json lacks in the engine, under every condition; without that file it is
+a quarter of an hour's work of one core. It can be stopped, and goes on where it was.
 """
 
 import json
@@ -12,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import octavo
 from octavo import Attention, Compressed, Cross, Latent, ModelSpec, State
@@ -49,10 +51,19 @@ Bytes per sequence are those it has from its start, whatever its length: recurre
 and convolution inputs in bf16 (`--state-dtype bf16` halves the recurrent part); the other input of
 a cross attention comes on top.
 *remote* marks families whose code comes with the model's files.
-The last column says whether `octavo.engine` runs the family, as explained below.
+The last column says how `octavo.engine` runs the family, and under how many of the conditions
+below its tokens are those of `generate()`.
 
 This page is written by `make help-texts`.
 """
+GROUPS = {
+    "causal": "text",
+    "see": "pictures and text",
+    "hear": "sounds and text",
+    "encode and decode": "a source, and a decoder's beginning",
+    "real": "text, with real weights",
+}
+"""How families are grouped where they are recorded, and what each is given."""
 TITLES = {
     "dense": "Every layer sees every token",
     "windowed": "Windows, chunks, shared layers",
@@ -148,58 +159,111 @@ def _rows(module: str) -> list[str]:
         lines += [f"{HEAD} engine |", f"{RULE}---|"]
         for name, family in members:
             remote = " *remote*" if name in REMOTE else ""
-            answer = _answers().get(name, "").partition(":")[0]
+            answer = _short(_answers("causal").get(name))
             lines.append(f"| `{name}`{remote} | {' | '.join(_example(name, family))} | {answer} |")
     return lines
 
 
 @cache
-def _answers() -> dict[str, str]:
-    """How the engine answers each family that transformers' AutoModelForCausalLM names."""
-    found: dict[str, str] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+def _recorded() -> dict[str, Any]:
+    """How the engine answers each family under every condition; see tests/parity/answers.py."""
+    found: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))
     return found
 
 
+def _answers(group: str) -> dict[str, dict[str, Any]]:
+    """The same of one group of families."""
+    found: dict[str, dict[str, Any]] = _recorded()[group]
+    return found
+
+
+def _short(answer: dict[str, Any] | None) -> str:
+    """How a family runs, and under how many of the conditions."""
+    if answer is None or answer["how"] == "refused":
+        return answer["how"] if answer else ""
+    count = len(_recorded()["conditions"])
+    return f"{answer['how']}, {count - len(answer.get('lacks', {}))} of {count}"
+
+
 def _engine() -> list[str]:
-    """Which families the engine runs, and why not the others."""
-    kinds: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name, answer in _answers().items():
-        kind, _, why = answer.partition(": ")
-        kinds[kind][why].append(f"`{name}`")
-    counts = {kind: sum(map(len, by_reason.values())) for kind, by_reason in kinds.items()}
-    runs = counts["together"] + counts["by rows"]
-    return [
-        f"Of the {len(_answers())} families that `AutoModelForCausalLM` of transformers names,",
-        f"`octavo.engine` runs {runs}. A tiny random model of each",
-        "gives the greedy tokens of its own `generate()`, in chunks beside others.",
+    """Which families the engine runs, how, under which conditions, and why not the others."""
+    lines = [
+        "A model of each family answers three prompts under each of these conditions, tiny and",
+        "random but for SmolLM2-135M. A condition is met where every greedy token is that of the",
+        "model's own `generate()`; a test runs a sample again, `docs/model_table.py --engine` all:",
         "",
-        f"*together*, {counts['together']}: one forward pass per step for all sequences, without",
-        "padding, on pages.",
+        "| condition | what is run |",
+        "|---|---|",
+        *(f"| {name} | {what} |" for name, what in _recorded()["conditions"].items()),
         "",
-        f"*by rows*, {counts['by rows']}: a forward pass for each sequence, by the model's own",
-        "attention, on keys gathered from its pages; slower, the more sequences run.",
-        "`Engine.by_rows` says why:",
+        "Pages are of 16 tokens or 4 where nothing else is said, and chunks of at most 11.",
         "",
-        *(f"- {why}: {', '.join(names)}." for why, names in kinds["by rows"].items()),
-        "",
-        f"*refused*, {counts['refused']}, by a typed error that says why:",
-        "",
-        *(f"- {', '.join(names)}: {why}." for why, names in kinds["refused"].items()),
-        "",
-        f"*untried*, {counts['untried']}, as no tiny model of it was built:",
-        "",
-        *(f"- {', '.join(names)}: {why}." for why, names in kinds["untried"].items()),
+        "| families that are given | tried | together | by rows | meet all conditions | refused |",
+        "|---|--:|--:|--:|--:|--:|",
     ]
+    for group, given in GROUPS.items():
+        answers = _answers(group).values()
+        hows = Counter(each["how"] for each in answers)
+        whole = sum(each["how"] != "refused" and "lacks" not in each for each in answers)
+        counts = (len(answers), hows["together"], hows["by rows"], whole, hows["refused"])
+        lines.append(f"| {given} | {' | '.join(map(str, counts))} |")
+    lines += [
+        "",
+        "*text*: the families that `AutoModelForCausalLM` of transformers names, CSM, and the",
+        "decoder of Kosmos 2; the tables below say of each how it runs, and under how many of the",
+        "conditions. CSM runs under its own `generate()`, with the",
+        "[drop-in](transformers.md#models). The others:",
+        "",
+    ]
+    for group, given in list(GROUPS.items())[1:]:
+        named = defaultdict(list)
+        for name, each in _answers(group).items():
+            named[_short(each)].append(name)
+        lines += [f"- *{given}*, {short}: {', '.join(found)}." for short, found in named.items()]
+    return [*lines, "", *_explained()]
+
+
+def _explained() -> list[str]:
+    """Why families run as they do, each reason with those it is for."""
+    every = [(name, each) for group in GROUPS for name, each in _answers(group).items()]
+    lines = [
+        "*together*: one forward pass per step for all sequences, without padding, on pages.",
+        "*by rows*: a forward pass for each sequence, or for those that stand alike, by the",
+        "model's own attention, on keys gathered from pages; slower, the more sequences run.",
+        "`Engine.by_rows` says why:",
+    ]
+    for how in ("by rows", "refused"):
+        reasons = defaultdict(list)
+        for name, each in every:
+            if each["how"] == how:
+                reasons[each["why"]].append(f"`{name}`")
+        if how == "refused":
+            lines += ["", "*refused*, by a typed error that says why:"]
+        lines += ["", *(f"- {why}: {_all(names)}." for why, names in reasons.items())]
+    lacks = defaultdict(list)
+    for name, each in every:
+        for condition, why in each.get("lacks", {}).items():
+            lacks[condition, why].append(f"`{name}`")
+    if lacks:
+        lines += ["", "Conditions that are not met:", ""]
+    lines += [f"- *{key[0]}*, {key[1]}: {_all(names)}." for key, names in lacks.items()]
+    return lines
+
+
+def _all(names: list[str]) -> str:
+    """Names, or in short those of a whole group."""
+    for group, given in GROUPS.items():
+        if names == [f"`{name}`" for name in _answers(group)]:
+            return f"all that are given *{given}*"
+    return ", ".join(names)
 
 
 def run_engine() -> None:
-    """Run a tiny model of every family in the engine, and keep how each was answered."""
+    """Run a tiny model of every family that the file lacks, and keep how each was answered."""
     sys.path.insert(0, str(PARITY))
-    from served_models import FAMILIES as NAMES
-    from served_models import outcome
+    from answers import record
 
-    answers = {name: outcome(name) for name in NAMES}
-    ANSWERS.write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
+    record()
 
 
 def _published() -> list[str]:

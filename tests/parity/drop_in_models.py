@@ -44,6 +44,33 @@ DELTA = {
 }
 MAMBA = {"mamba_n_heads": 16, "mamba_d_head": 8, "mamba_d_state": 12, "mamba_chunk_size": 16}
 
+DEPTH = {
+    "vocab_size": 33,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+}
+SPEECH = DEPTH | {
+    "num_codebooks": 4,
+    "text_vocab_size": 97,
+    "codebook_eos_token_id": 32,
+    "depth_decoder_config": DEPTH | {"num_codebooks": 4, "backbone_hidden_size": 32},
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "codebook_pad_token_id": 31,
+    "audio_token_id": 95,
+    "audio_eos_token_id": 96,
+    "codec_config": {"model_type": "mimi", "num_filters": 4, "hidden_size": 16}
+    | {"num_hidden_layers": 1, "codebook_size": 32, "upsample_groups": 16}
+    | {"vector_quantization_hidden_dimension": 16, "num_attention_heads": 2}
+    | {"num_key_value_heads": 2, "intermediate_size": 16, "upsampling_ratios": [2, 2]},
+}
+"""A tiny CSM: a backbone over frames, a depth decoder over their codebooks."""
+
 CONFIGS = {
     "llama": SHAPE | DIM,
     "qwen3": SHAPE | DIM,

@@ -1,10 +1,13 @@
 """Tiny random models that see or hear, and prompts as their processors would give them."""
 
 import copy
+from functools import partial
 
 import torch
 import transformers
+from matrix import Case
 
+NEW = 5
 IMAGE, VIDEO, START, END = 90, 91, 92, 93
 TEXT = {
     "vocab_size": 97,
@@ -395,3 +398,19 @@ HEARING = {
 }
 """Families that hear."""
 FAMILIES |= HEARING
+
+
+def case_of(family):
+    """Prompts with a picture or a recording, one twice as long, and one of text alone."""
+    model = model_of(family)
+    asked = [picture(family, *size) for size in ((5, 4, 1), (9, 9, 7))]
+    seen = [(prompt["input_ids"][0].tolist(), prompt) for prompt in asked]
+    return Case(model, [*seen, (list(range(3, 14)), None)], partial(reference, model))
+
+
+def reference(model, ids, inputs):
+    """What transformers answers."""
+    ids = torch.tensor([ids])
+    given = inputs or {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    found = model.generate(**given, max_new_tokens=NEW, do_sample=False)
+    return found[0, ids.shape[1] :].tolist()

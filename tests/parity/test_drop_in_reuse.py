@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 import transformers
-from drop_in_models import CONFIGS, generate, ids_of, model_of, padded
+from drop_in_models import CONFIGS, SPEECH, generate, ids_of, model_of, padded
 from transformers import DynamicCache
 
 from octavo.integrations.transformers import OctavoCache
@@ -181,35 +181,8 @@ def test_octavos_attention_reads_the_pages_in_place(family, mode):
 @pytest.fixture(scope="module")
 def speech():
     """A tiny CSM: a backbone over frames, a depth decoder over their codebooks."""
-    shape = {
-        "vocab_size": 33,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 64,
-    }
-    depth = shape | {"num_codebooks": 4, "backbone_hidden_size": 32}
-    config = transformers.CsmConfig(
-        **shape,
-        num_codebooks=4,
-        text_vocab_size=97,
-        codebook_eos_token_id=32,
-        depth_decoder_config=depth,
-        pad_token_id=0,
-        bos_token_id=1,
-        codebook_pad_token_id=31,
-        audio_token_id=95,
-        audio_eos_token_id=96,
-        codec_config={"model_type": "mimi", "num_filters": 4, "hidden_size": 16}
-        | {"num_hidden_layers": 1, "codebook_size": 32, "upsample_groups": 16}
-        | {"vector_quantization_hidden_dimension": 16, "num_attention_heads": 2}
-        | {"num_key_value_heads": 2, "intermediate_size": 16, "upsampling_ratios": [2, 2]},
-    )
     torch.manual_seed(4)
-    return transformers.CsmForConditionalGeneration(config).eval()
+    return transformers.CsmForConditionalGeneration(transformers.CsmConfig(**SPEECH)).eval()
 
 
 @pytest.mark.filterwarnings("ignore")
