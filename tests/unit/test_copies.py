@@ -52,7 +52,7 @@ NOT_HERE = {
     "integrations.transformers.passes.ModelPass": "it has a step, which refuses",
     "integrations.onnx.runners.PagedAttention": "an operator of onnx",
     "attention.kernels.cpu.KernelCall": "numbers of a call in C",
-    "engine.linears.KernelCall": "as that",
+    "engine.linears.KernelLayers": "as that",
     "engine.linears.KernelPart": "as that",
     "engine.own_states.OneLayer": "a tensor of one step",
     "engine.rows.OpenRow": "it has a step, which refuses",

@@ -1,10 +1,15 @@
 /* Linear layers on a CPU: out = x * weight^T + bias, for the few rows of a decode step and for many.
  *
- * Weights are read where they lie, a row of them for each output, in float32, bfloat16, or groups of
- * GROUP elements of 8 or 4 bits; sums are float32. Work is cut into strips of OUTS outputs, which
- * stay in the cache while PANEL rows of x pass by. A sum is taken in an order that depends on the
- * width alone: a row's result is the same to the bit beside any others and with any number of
- * threads.
+ * Plain weights are read where they lie, a row of them for each output, in float32 or bfloat16. Work
+ * is cut into strips of OUTS outputs, which stay in the cache while PANEL rows of x pass by.
+ *
+ * Quantised weights are numbers of 8 or 4 bits in groups of GROUP, packed by tiles of TILE outputs.
+ * Inputs are rounded to 15 bits, each group of a row with a scale of its own, and kept as two digits
+ * of 8 bits, so that products are sums of integers. Outputs of a tile are summed side by side, from
+ * group to group in float32.
+ *
+ * A sum is taken in an order that depends on the width alone: a row's result is the same to the bit
+ * beside any others and with any number of threads.
  */
 
 #include <stdint.h>
@@ -23,44 +28,71 @@ enum { LANES = 8, OUTS = 4, ROWS = 2 }; /* into 16 */
 
 enum {
     GROUP = 32,   /* elements that share a scale */
+    TILE = 16,    /* outputs of quantised weights that lie side by side */
     PANEL = 64,   /* rows of x that pass by a strip: at widths that are usual they stay in the L2 */
     FEW = 8,      /* rows summed at once at most; more are worth writing a strip down as float32 */
     CHUNK = 8,    /* strips a thread takes at once */
+    TILES = 2,    /* tiles */
+    AHEAD = 4096, /* bytes of packed weights that are asked for before they are needed */
     SMALL = 4096, /* products that are not worth another thread */
 };
 
-enum kind { FP32, BF16, INT8, INT4 };
+enum kind { FP32, BF16, INT8, INT4, PAIRED }; /* the last: bfloat16, multiplied two to a lane */
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ints __attribute__((vector_size(LANES * 4)));
 typedef uint16_t halves __attribute__((vector_size(LANES * 2)));
-typedef uint8_t bytes __attribute__((vector_size(LANES)));
-typedef int8_t signed_bytes __attribute__((vector_size(LANES)));
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 8")
 
 /* A layer; the fields of KernelPart in the same order. */
 struct part {
-    const char *weight; /* [outs, width] of a kind; INT4: two to a byte, a group's first half low */
-    const float *scale; /* [outs, width / GROUP], INT4: and the number of a zero behind each */
-    const float *bias;  /* [outs] or NULL */
-    float *out;         /* [rows, outs] */
+    const char *weight; /* [outs, width], or packed by tiles: [tiles, groups], struct int8 or int4 */
+    const void *bias;   /* [outs] of the element type of x, or NULL */
     int64_t outs;
 };
 
-/* What Python passes: layers of the same kind that take the same x; as KernelCall. */
-struct call {
-    const float *x; /* [rows, width] */
+/* Layers of the same kind that take the same x; the fields of KernelLayers in the same order. */
+struct layers {
     const struct part *parts;
-    int64_t count, rows, width, kind, threads;
+    int64_t count, width, kind;
+};
+
+/* A group of packed weights. Four inputs of an output lie together, then those of the next. */
+struct int8 {
+    uint8_t numbers[GROUP / 4][TILE][4]; /* 128 is zero */
+    float scale[TILE];
+};
+
+struct int4 {
+    uint8_t numbers[GROUP / 8][TILE][4]; /* in the low bits of the group's first half */
+    float scale[TILE], zero[TILE];       /* a weight is number * scale + zero */
+};
+
+/* A group of a row of x, rounded. */
+struct group {
+    int8_t high[GROUP], low[GROUP]; /* a number is high * 128 + low */
+    float scale, zero;              /* a number's unit; the sum of the numbers in it */
+    int32_t sum;
+};
+
+/* A call: what every strip needs. */
+struct call {
+    const struct part *parts;
+    int64_t count, rows, width;
+    const char *x;     /* [rows, width] in the element type of the weights, or as struct group */
+    void *const *outs; /* of each part, [rows, outs] */
+    int half;          /* whether outputs and biases are bfloat16, else float32 */
 };
 
 /* --- numbers ---------------------------------------------------------------------------------- */
 
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 INLINE vec spread(float x) { return x - (vec){0}; }
 
-INLINE vec load(const float *from) {
+INLINE vec load(const void *from) {
     vec x;
     memcpy(&x, from, sizeof x);
     return x;
@@ -78,39 +110,25 @@ INLINE vec from_bf16(const uint16_t *from) {
 #endif
 }
 
-INLINE vec from_bytes(bytes b, int negative) {
-#if defined __AVX512F__
-    __m128i raw = (__m128i)b;
-    __m512i wide = negative ? _mm512_cvtepi8_epi32(raw) : _mm512_cvtepu8_epi32(raw);
-    return (vec)_mm512_cvtepi32_ps(wide);
-#else
-    if (negative) return __builtin_convertvector((signed_bytes)b, vec);
-    return __builtin_convertvector(b, vec);
-#endif
-}
-
-/* Elements at..at+LANES-1 of a row of weights; ``at`` is a multiple of LANES. */
-INLINE vec fetch(const char *row, const float *scale, int64_t at, int kind) {
-    int64_t group = at / GROUP, in = at % GROUP, half = GROUP / 2;
-    bytes b;
-    if (kind == FP32) return load((const float *)row + at);
-    if (kind == BF16) return from_bf16((const uint16_t *)row + at);
-    if (kind == INT8) {
-        memcpy(&b, row + at, sizeof b);
-        return from_bytes(b, 1) * spread(scale[group]);
-    }
-    memcpy(&b, row + group * half + in % half, sizeof b);
-    b = in < half ? b & 15 : b >> 4;
-    return from_bytes(b, 0) * spread(scale[2 * group]) + spread(scale[2 * group + 1]);
-}
-
-/* One element of a row of numbers. */
-INLINE float element(const char *row, int64_t at, int kind) {
-    if (kind == FP32) return ((const float *)row)[at];
-    uint32_t bits = (uint32_t)((const uint16_t *)row)[at] << 16;
+/* One number of many. */
+INLINE float element(const void *of, int64_t at, int half) {
+    if (!half) return ((const float *)of)[at];
+    uint32_t bits = (uint32_t)((const uint16_t *)of)[at] << 16;
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+/* Writes one, in bfloat16 rounded to the nearest, to even. */
+INLINE void put(void *to, int64_t at, float x, int half) {
+    if (!half) {
+        ((float *)to)[at] = x;
+        return;
+    }
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int nan = (bits & 0x7fffffff) > 0x7f800000;
+    ((uint16_t *)to)[at] = (uint16_t)(nan ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 /* The sums of four vectors, each taken in the same order. */
@@ -136,56 +154,72 @@ INLINE void sum_each(float *to, const vec *of) {
 #endif
 }
 
-/* --- the layer -------------------------------------------------------------------------------- */
+/* --- plain weights ---------------------------------------------------------------------------- */
 
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Bytes of a row of weights. */
-INLINE int64_t row_bytes(int64_t width, int kind) {
-    return kind == FP32 ? 4 * width : kind == BF16 ? 2 * width : kind == INT8 ? width : width / 2;
+/* Elements from ``at`` of a row of weights, a vector full. */
+INLINE vec fetch(const char *row, int64_t at, int kind) {
+    if (kind == BF16) return from_bf16((const uint16_t *)row + at);
+    return load(row + at * (kind == PAIRED ? 2 : 4));
 }
 
-/* Numbers of a row's scales. */
-INLINE int64_t row_scales(int64_t width, int kind) {
-    return kind == INT4 ? width / GROUP * 2 : kind == INT8 ? width / GROUP : 0;
+INLINE vec add_product(vec sum, vec w, vec x, int kind) {
+    (void)kind;
+#if defined __AVX512F__ && defined __AVX512BF16__
+    if (kind == PAIRED) return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)x);
+#endif
+    return sum + w * x;
 }
 
-/* Outputs at..at+outs-1 of rows row..row+rows-1; ``weight`` and ``scale`` are those of ``at``. */
-INLINE void block(const struct call *c, const struct part *p, const char *weight,
-                  const float *scale, int64_t at, int64_t row, int outs, int rows, int kind) {
-    int64_t width = c->width, bytes = row_bytes(width, kind), scales = row_scales(width, kind);
-    const float *x = c->x + row * width;
+/* What to ask memory for while a strip is computed: the next, in turns of the passes over this. */
+struct ahead {
+    const char *next; /* its weights */
+    int turn, turns;
+};
+
+/* Outputs at..at+outs-1 of rows row..row+rows-1; ``weight`` is that of ``at``. */
+INLINE void block(const struct call *c, const struct part *p, void *out, const char *weight,
+                  struct ahead *ahead, int64_t at, int64_t row, int outs, int rows, int kind) {
+    int size = kind == FP32 ? 4 : 2, step = kind == PAIRED ? 2 * LANES : LANES;
+    int x_size = kind == PAIRED ? 2 : 4;
+    int64_t width = c->width, bytes = size * width;
+    const char *x = c->x + row * width * x_size;
     vec sums[FEW][OUTS + 2] = {0}; /* summed four at a time, so the last may be none */
     int64_t i = 0;
-    for (; i + GROUP <= width; i += GROUP)
-        UNROLLED for (int in = 0; in < GROUP; in += LANES) {
+    for (; i + GROUP <= width; i += GROUP) {
+        for (int o = ahead->turn; o < OUTS; o += ahead->turns)
+            for (int n = 0; n < GROUP; n += 64 / size)
+                __builtin_prefetch(ahead->next + o * bytes + (i + n) * size, 0, 2);
+        UNROLLED for (int in = 0; in < GROUP; in += step) {
             vec now[FEW];
-            UNROLLED for (int r = 0; r < rows; r++) now[r] = load(x + r * width + i + in);
+            UNROLLED for (int r = 0; r < rows; r++) now[r] = load(x + (r * width + i + in) * x_size);
             UNROLLED for (int o = 0; o < outs; o++) {
-                vec w = fetch(weight + o * bytes, scale + o * scales, i + in, kind);
-                UNROLLED for (int r = 0; r < rows; r++) sums[r][o] += w * now[r];
+                vec w = fetch(weight + o * bytes, i + in, kind);
+                UNROLLED for (int r = 0; r < rows; r++)
+                    sums[r][o] = add_product(sums[r][o], w, now[r], kind);
             }
         }
+    }
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outs; o += 4) {
             float found[4];
             sum_each(found, sums[r] + o);
             UNROLLED for (int n = 0; n < least(4, outs - o); n++) {
                 for (int64_t j = i; j < width; j++)
-                    found[n] += x[r * width + j] * element(weight + (o + n) * bytes, j, kind);
-                if (p->bias) found[n] += p->bias[at + o + n];
-                p->out[(row + r) * p->outs + at + o + n] = found[n];
+                    found[n] += element(x, r * width + j, kind == PAIRED) *
+                                element(weight + (o + n) * bytes, j, kind != FP32);
+                if (p->bias) found[n] += element(p->bias, at + o + n, c->half);
+                put(out, (row + r) * p->outs + at + o + n, found[n], c->half);
             }
         }
 }
 
 /* Outputs at..at+outs-1 of the rows from..upto-1, so many at once, and the rest by halves. */
-INLINE void pass(const struct call *c, const struct part *p, const char *weight,
-                 const float *scale, int64_t at, int64_t from, int64_t upto, int outs, int rows,
+INLINE void pass(const struct call *c, const struct part *p, void *out, const char *weight,
+                 struct ahead *ahead, int64_t at, int64_t from, int64_t upto, int outs, int rows,
                  int kind) {
 #define BY(n) \
-    for (; n <= rows && from + n <= upto; from += n) \
-        block(c, p, weight, scale, at, from, outs, n, kind)
+    for (; n <= rows && from + n <= upto; from += n, ahead->turn++) \
+        block(c, p, out, weight, ahead, at, from, outs, n, kind)
     BY(8);
     BY(4);
     BY(2);
@@ -193,81 +227,238 @@ INLINE void pass(const struct call *c, const struct part *p, const char *weight,
 #undef BY
 }
 
-/* The same of float32, whole strips or single outputs. */
-static void pass_plain(const struct call *c, const struct part *p, const char *weight, int64_t at,
-                       int64_t from, int64_t upto, int outs) {
+/* The same, whole strips or single outputs. */
+INLINE void pass_plain(const struct call *c, const struct part *p, void *out, const char *weight,
+                       struct ahead *ahead, int64_t at, int64_t from, int64_t upto, int outs,
+                       int kind) {
+    int64_t bytes = (kind == FP32 ? 4 : 2) * c->width;
     if (outs == OUTS)
-        pass(c, p, weight, NULL, at, from, upto, OUTS, ROWS, FP32);
+        pass(c, p, out, weight, ahead, at, from, upto, OUTS, ROWS, kind);
     else
         for (int o = 0; o < outs; o++)
-            pass(c, p, weight + o * 4 * c->width, NULL, at + o, from, upto, 1, ROWS, FP32);
+            pass(c, p, out, weight + o * bytes, ahead, at + o, from, upto, 1, ROWS, kind);
 }
 
-/* The same of any kind. What must be decoded is worth twice the rows at once, for which half the
- * outputs have room; of many rows it is written down as float32 in ``plain`` first. */
-INLINE void strip(const struct call *c, const struct part *p, float *plain, int64_t at,
-                  int64_t from, int64_t upto, int outs, int kind) {
-    int64_t width = c->width, bytes = row_bytes(width, kind), scales = row_scales(width, kind);
+/* A strip. What must be widened is worth twice the rows at once, for which half the outputs have
+ * room; of many rows it is written down as float32 in ``plain`` first. */
+INLINE void strip(const struct call *c, const struct part *p, void *out, float *plain, int64_t at,
+                  int64_t from, int64_t upto, int kind) {
+    int64_t size = kind == FP32 ? 4 : 2, width = c->width, bytes = size * width;
+    int outs = (int)least(OUTS, p->outs - at);
     const char *weight = p->weight + at * bytes;
-    const float *scale = p->scale + at * scales;
-    if (kind == FP32) {
-        pass_plain(c, p, weight, at, from, upto, outs);
+    struct ahead ahead = {weight + OUTS * bytes, 0, (int)((upto - from + ROWS - 1) / ROWS)};
+    if (kind != BF16) {
+        pass_plain(c, p, out, weight, &ahead, at, from, upto, outs, kind);
         return;
     }
     if (upto - from <= FEW && outs == OUTS) {
         for (int o = 0; o < OUTS; o += OUTS / 2)
-            pass(c, p, weight + o * bytes, scale + o * scales, at + o, from, upto, OUTS / 2,
-                 2 * ROWS, kind);
+            pass(c, p, out, weight + o * bytes, &ahead, at + o, from, upto, OUTS / 2, 2 * ROWS,
+                 kind);
         return;
     }
     for (int o = 0; o < outs; o++) {
         int64_t i = 0;
         for (; i + LANES <= width; i += LANES) {
-            vec w = fetch(weight + o * bytes, scale + o * scales, i, kind);
+            vec w = fetch(weight + o * bytes, i, kind);
             memcpy(plain + o * width + i, &w, sizeof w);
         }
-        for (; i < width; i++) plain[o * width + i] = element(weight + o * bytes, i, kind);
+        for (; i < width; i++) plain[o * width + i] = element(weight + o * bytes, i, 1);
     }
-    pass_plain(c, p, (const char *)plain, at, from, upto, outs);
+    pass_plain(c, p, out, (const char *)plain, &ahead, at, from, upto, outs, FP32);
 }
 
-INLINE int64_t strips_of(const struct part *p) { return (p->outs + OUTS - 1) / OUTS; }
+/* --- quantised weights ------------------------------------------------------------------------ */
 
-INLINE int run(const struct call *c, int kind) {
-    int64_t strips = 0, outs = 0, panels = (c->rows + PANEL - 1) / PANEL;
-    for (int64_t n = 0; n < c->count; n++) {
-        strips += strips_of(c->parts + n);
-        outs += c->parts[n].outs;
+/* Rounds a group of a row of x: NaN and infinity make its scale NaN or infinite. */
+INLINE void quantise(struct group *to, const float *x) {
+    const float top = 127 * 128, shift = 12582912; /* 1.5 * 2^23, to which integers are added */
+    int32_t bits[GROUP], most = 0, none;
+    float unit;
+    memcpy(&none, &shift, sizeof none);
+    memcpy(bits, x, sizeof bits);
+    for (int i = 0; i < GROUP; i++) {
+        int32_t size = bits[i] & 0x7fffffff; /* of the same order as the numbers' sizes */
+        most = most > size ? most : size;
     }
-    int threads = c->rows * outs * c->width < SMALL ? 1 : (int)c->threads, failed = 0;
+    memcpy(&to->scale, &most, sizeof most);
+    unit = to->scale > 0 ? top / to->scale : 0;
+    for (int i = 0; i < GROUP; i++) {
+        float moved = x[i] * unit + shift;
+        memcpy(bits + i, &moved, sizeof moved);
+    }
+    to->sum = 0;
+    for (int i = 0; i < GROUP; i++) {
+        int32_t number = bits[i] - none, high = (number + 64) >> 7;
+        to->high[i] = (int8_t)high;
+        to->low[i] = (int8_t)(number - high * 128);
+        to->sum += number;
+    }
+    to->scale /= top;
+    to->zero = to->scale * (float)to->sum;
+}
+
+/* Instructions of vectors of LANES, and the type that they take. */
+#if defined __AVX512BW__
+#define OP(name) _mm512_##name
+typedef __m512i raw;
+#elif defined __AVX2__ && !defined __AVX512F__
+#define OP(name) _mm256_##name
+typedef __m256i raw;
+#endif
+
+/* Adds to each lane the products of its four numbers, of 8 bits without a sign, with four of x. */
+INLINE ints add_dots(ints sum, ints w, const int8_t *from, int kind) {
+    int32_t x;
+    memcpy(&x, from, sizeof x);
+#if defined __AVX512F__ && defined __AVX512VNNI__
+    (void)kind;
+    return (ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(x));
+#elif defined __AVXVNNI__ && !defined __AVX512F__
+    (void)kind;
+    return (ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w, _mm256_set1_epi32(x));
+#elif defined OP /* sums of two products have 16 bits: too few unless a number has 4 */
+    raw four = OP(set1_epi32)(x);
+    ints low = kind == INT4 ? w : w & 0x0f0f0f0f, high = w >> 4 & 0x0f0f0f0f;
+    sum += (ints)OP(madd_epi16)(OP(maddubs_epi16)((raw)low, four), OP(set1_epi16)(1));
+    if (kind == INT4) return sum;
+    return sum + (ints)OP(madd_epi16)(OP(maddubs_epi16)((raw)high, four), OP(set1_epi16)(16));
+#else
+    (void)kind;
+    for (int n = 0; n < 32; n += 8) sum += (w >> n & 255) * (int8_t)(x >> n);
+    return sum;
+#endif
+}
+
+/* LANES outputs of a tile, of rows row..row+rows-1; ``weight`` is that of the first. */
+INLINE void lanes(const struct call *c, const struct part *p, void *out, const char *weight,
+                  int64_t at, int64_t row, int rows, int kind) {
+    int64_t groups = c->width / GROUP, size = kind == INT8 ? sizeof(struct int8) : sizeof(struct int4);
+    const struct group *x = (const struct group *)c->x + row * groups;
+    vec sums[FEW] = {0};
+    for (int64_t g = 0; g < groups; g++, weight += size, x++) {
+        ints high[FEW], low[FEW];
+        for (int64_t n = 0; n < size; n += 64) __builtin_prefetch(weight + AHEAD + n, 0, 3);
+        UNROLLED for (int r = 0; r < rows; r++) {
+            low[r] = (kind == INT8 ? -128 * x[r * groups].sum : 0) - (ints){0};
+            high[r] = (ints){0};
+        }
+        UNROLLED for (int n = 0; n < GROUP / 4; n++) {
+            ints w = (ints)load(weight + (kind == INT8 ? n : n % 4) * TILE * 4);
+            if (kind == INT4) w = (n < 4 ? w : w >> 4) & 0x0f0f0f0f;
+            UNROLLED for (int r = 0; r < rows; r++) {
+                high[r] = add_dots(high[r], w, x[r * groups].high + 4 * n, kind);
+                low[r] = add_dots(low[r], w, x[r * groups].low + 4 * n, kind);
+            }
+        }
+        const char *scales = weight + (kind == INT8 ? GROUP : GROUP / 2) * TILE;
+        vec scale = load(scales), zero = load(scales + (kind == INT4 ? TILE * 4 : 0));
+        UNROLLED for (int r = 0; r < rows; r++) {
+            const struct group *now = x + r * groups;
+            sums[r] += __builtin_convertvector(high[r] * 128 + low[r], vec) * (scale * now->scale);
+            if (kind == INT4) sums[r] += zero * now->zero;
+        }
+    }
+    UNROLLED for (int r = 0; r < rows; r++) {
+        float each[LANES];
+        memcpy(each, sums + r, sizeof each);
+        for (int o = 0; o < least(LANES, p->outs - at); o++) {
+            if (p->bias) each[o] += element(p->bias, at + o, c->half);
+            put(out, (row + r) * p->outs + at + o, each[o], c->half);
+        }
+    }
+}
+
+/* A tile of the rows from..upto-1. */
+INLINE void tile(const struct call *c, const struct part *p, void *out, int64_t at, int64_t from,
+                 int64_t upto, int kind) {
+    int64_t size = kind == INT8 ? sizeof(struct int8) : sizeof(struct int4);
+    const char *weight = p->weight + at / TILE * (c->width / GROUP) * size;
+#define BY(n) \
+    for (; n <= 2 * ROWS && from + n <= upto; from += n) \
+        for (int o = 0; o < TILE && at + o < p->outs; o += LANES) \
+            lanes(c, p, out, weight + 4 * o, at + o, from, n, kind)
+    BY(8);
+    BY(4);
+    BY(2);
+    BY(1);
+#undef BY
+}
+
+/* --- the layer -------------------------------------------------------------------------------- */
+
+INLINE int is_packed(int kind) { return kind == INT8 || kind == INT4; }
+
+/* Rows of x as their strips want them: rounded, or widened. */
+static void prepare(void *to, const void *x, int64_t rows, int64_t width, int kind, int half,
+                    int threads) {
+    int64_t each = is_packed(kind) ? GROUP : width, count = rows * width / each;
+#pragma omp parallel for num_threads(threads) if (rows > PANEL)
+    for (int64_t n = 0; n < count; n++) {
+        float few[GROUP], *wide = is_packed(kind) ? few : (float *)to + n * each;
+        for (int64_t i = 0; i < each; i++) wide[i] = element(x, n * each + i, half);
+        if (is_packed(kind)) quantise((struct group *)to + n, few);
+    }
+}
+
+INLINE int run(const struct call *c, int threads, int kind) {
+    int64_t outs = is_packed(kind) ? TILE : OUTS, strips = 0, failed = 0;
+    int64_t panels = (c->rows + PANEL - 1) / PANEL;
+    for (int64_t n = 0; n < c->count; n++) strips += (c->parts[n].outs + outs - 1) / outs;
 #pragma omp parallel num_threads(threads)
     {
-        float *plain = kind == FP32 ? NULL : malloc((size_t)(OUTS * c->width) * sizeof(float));
-        if (kind != FP32 && !plain) {
+        float *plain = kind == BF16 ? malloc((size_t)(OUTS * c->width) * sizeof(float)) : NULL;
+        if (kind == BF16 && !plain) {
 #pragma omp atomic write
             failed = 1;
         }
-#pragma omp for schedule(dynamic, CHUNK)
+#pragma omp for schedule(dynamic, is_packed(kind) ? TILES : CHUNK)
         for (int64_t n = 0; n < panels * strips; n++) {
-            const struct part *p = c->parts;
-            int64_t number = n % strips, from = n / strips * PANEL;
+            int64_t number = n % strips, part = 0, from = n / strips * PANEL, mine;
             int64_t upto = least(from + PANEL, c->rows);
-            if (kind != FP32 && !plain) continue;
-            for (; number >= strips_of(p); p++) number -= strips_of(p);
-            int64_t at = number * OUTS;
-            strip(c, p, plain, at, from, upto, (int)least(OUTS, p->outs - at), kind);
+            if (kind == BF16 && !plain) continue;
+            while (number >= (mine = (c->parts[part].outs + outs - 1) / outs)) {
+                number -= mine;
+                part++;
+            }
+            const struct part *p = c->parts + part;
+            void *out = c->outs[part];
+            if (is_packed(kind))
+                tile(c, p, out, number * outs, from, upto, kind);
+            else
+                strip(c, p, out, plain, number * outs, from, upto, kind);
         }
         free(plain);
     }
-    return failed;
+    return (int)failed;
 }
 
-/* Computes the layers; 0, or 1 where there was no memory and the output means nothing. */
-int octavo_linear(const struct call *c) {
-    switch (c->kind) {
-        case FP32: return run(c, FP32);
-        case BF16: return run(c, BF16);
-        case INT8: return run(c, INT8);
-        default: return run(c, INT4);
+/* Computes layers on ``rows`` of ``x``, which is bfloat16 if it is ``half``, else float32, and as
+ * what ``outs`` are; 0, or 1 where there was no memory and the outputs mean nothing. */
+int octavo_linear(const struct layers *l, const void *x, void *const *outs, int64_t rows,
+                  int64_t half, int64_t threads) {
+    int64_t width = l->width, all = 0;
+    int kind = (int)l->kind, failed;
+    char *made = NULL;
+#if defined __AVX512F__ && defined __AVX512BF16__
+    if (kind == BF16) kind = PAIRED;
+#endif
+    for (int64_t n = 0; n < l->count; n++) all += l->parts[n].outs;
+    if (rows * width * all < SMALL) threads = 1;
+    if (kind != FP32 && kind != PAIRED) {
+        size_t size = (size_t)(rows * width) * sizeof(float);
+        if (is_packed(kind)) size = (size_t)(rows * width / GROUP) * sizeof(struct group);
+        if (!(made = malloc(size))) return 1;
+        prepare(made, x, rows, width, kind, (int)half, (int)threads);
     }
+    struct call c = {l->parts, l->count, rows, width, made ? made : x, outs, (int)half};
+    switch (kind) {
+        case FP32: failed = run(&c, (int)threads, FP32); break;
+        case BF16: failed = run(&c, (int)threads, BF16); break;
+        case INT8: failed = run(&c, (int)threads, INT8); break;
+        case INT4: failed = run(&c, (int)threads, INT4); break;
+        default: failed = run(&c, (int)threads, PAIRED);
+    }
+    free(made);
+    return failed;
 }

@@ -3,8 +3,8 @@
 For the few rows of a decode step the kernel reads weights at the speed of memory, where they lie:
 nothing is packed or copied, and a row's result is the same to the bit beside any others. Layers of
 the same input, such as queries, keys and values, are one call. Weights may also be quantised in
-groups of 32, which costs memory of their own. `linears.c` computes; modules are all that is known
-here, no steps and no families of models.
+groups of 32, which costs memory of their own, and rounds what the layers are given to 15 bits.
+`linears.c` computes; modules are all that is known here, no steps and no families of models.
 """
 
 import ctypes
@@ -25,6 +25,8 @@ KERNEL = Kernel("linears", Path(__file__).with_name("linears.c"), "octavo_linear
 """The compiled kernel."""
 GROUP = 32
 """Neighbouring weights of an output that share a scale, where they are quantised."""
+TILE = 16
+"""Outputs whose quantised weights lie side by side; the last tile is filled up with zeros."""
 
 Quantisation = Literal["int8", "int4"]
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, "int8": 2, "int4": 3}  # as linears.c counts them
@@ -39,18 +41,24 @@ class KernelPart(ctypes.Structure):
     """``struct part`` of linears.c, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "scale", "bias", "out")),
+        *((name, ctypes.c_void_p) for name in ("weight", "bias")),
         ("outs", ctypes.c_int64),
     )
 
 
-class KernelCall(ctypes.Structure):
-    """``struct call`` of linears.c, field by field."""
+class KernelLayers(ctypes.Structure):
+    """``struct layers`` of linears.c, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "parts")),
-        *((name, ctypes.c_int64) for name in ("count", "rows", "width", "kind", "threads")),
+        ("parts", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("count", "width", "kind")),
     )
+
+
+_ARGUMENTS = (
+    *(ctypes.POINTER(KernelLayers), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
+    *(ctypes.c_int64,) * 3,
+)
 
 
 class Linears:
@@ -64,7 +72,8 @@ class Linears:
     Args:
         model: a transformers model.
         quantise: ``int4`` or ``int8``: layers compute with weights rounded to so many bits in
-            groups of 32, the output layer with 8 bits at least; None: with the model's own.
+            groups of 32, the output layer with 8 bits at least, and with inputs rounded to 15 bits
+            in groups of 32; None: with the model's own.
 
     Attributes:
         nbytes: memory of the quantised weights, beside the model's own; 0 without.
@@ -174,31 +183,30 @@ class PlainLinear:
     Args:
         module: the layer.
 
+    Attributes:
+        kind: as linears.c counts it.
     """
 
     __reduce__ = uncopied("it is a part of one engine")
 
-    nbytes, scale = 0, None
+    nbytes = 0
 
     def __init__(self, module: torch.nn.Linear) -> None:
-        self.module = module
-        native = module.weight.dtype == torch.bfloat16 and fast_dtype() == "bf16"
+        self.module, self._dtype = module, module.weight.dtype
+        self.kind = _KINDS[self._dtype]
+        native = self._dtype == torch.bfloat16 and fast_dtype() == "bf16"
         self._most = _FEW if native else _MANY
 
-    @property
-    def weight(self) -> torch.Tensor:
-        """As the module has it now."""
-        return self.module.weight
+    def fill(self, part: KernelPart, x: torch.Tensor, rows: int) -> bool:
+        """Say where weights and bias lie now, if the kernel computes so many rows faster, and can.
 
-    @property
-    def kind(self) -> int:
-        """As linears.c counts it."""
-        return _KINDS[self.module.weight.dtype]
-
-    def takes(self, x: torch.Tensor, rows: int) -> bool:
-        """Whether the kernel computes so many rows faster, and can: weights may have moved."""
+        Others may have moved or changed them.
+        """
         weight = self.module.weight
-        return 0 < rows <= self._most and x.dtype == weight.dtype and _is_readable(weight)
+        if not (0 < rows <= self._most and x.dtype == weight.dtype == self._dtype):
+            return False
+        part.weight = weight.data_ptr()
+        return _is_readable(weight) and _fill_bias(part, self.module, x)
 
 
 class QuantisedLinear:
@@ -213,25 +221,79 @@ class QuantisedLinear:
 
     Attributes:
         kind: as linears.c counts it.
-        weight: the numbers.
-        scale: float32, the scales, and the zeros.
+        weight: uint8[tiles, groups, bytes], numbers and scales as linears.c has them.
     """
 
     __reduce__ = uncopied("it is a part of one engine")
 
     def __init__(self, module: torch.nn.Linear, bits: Quantisation) -> None:
         self.module, self.kind = module, _KINDS[bits]
-        make = _int8 if bits == "int8" else _int4
-        self.weight, self.scale = make(module.weight.detach())
+        groups = module.weight.detach().float().view(module.out_features, -1, GROUP)
+        self.weight = _int8(groups) if bits == "int8" else _int4(groups)
 
-    def takes(self, x: torch.Tensor, rows: int) -> bool:
-        """Whether the kernel computes so many rows: all in the element type of the model."""
-        return rows > 0 and x.dtype == self.module.weight.dtype
+    def fill(self, part: KernelPart, x: torch.Tensor, rows: int) -> bool:
+        """Say where weights and bias lie, if the kernel computes so many rows: all it is given."""
+        part.weight = self.weight.data_ptr()
+        return rows > 0 and x.dtype in _KINDS and _fill_bias(part, self.module, x)
 
     @property
     def nbytes(self) -> int:
         """Bytes of weights and scales."""
-        return self.weight.nbytes + self.scale.nbytes
+        return self.weight.nbytes
+
+
+def _fill_bias(part: KernelPart, module: torch.nn.Linear, x: torch.Tensor) -> bool:
+    """Say where the bias lies, if there is one; whether the kernel can read it."""
+    bias = module.bias
+    if bias is None:
+        return True
+    part.bias = bias.data_ptr()
+    return bias.dtype == x.dtype and _is_readable(bias)
+
+
+class Layers:
+    """Layers of the same kind and width, as one call of the kernel.
+
+    What the kernel must know of them is written once; a call adds what is its own, so that several
+    threads may call.
+
+    Args:
+        layers: at least one.
+    """
+
+    __reduce__ = uncopied("it is a part of one engine")
+
+    def __init__(self, layers: Sequence[PlainLinear | QuantisedLinear]) -> None:
+        self._outs = [layer.module.out_features for layer in layers]
+        self._parts = (KernelPart * len(layers))(*(KernelPart(0, 0, outs) for outs in self._outs))
+        self._filled = list(zip(layers, self._parts, strict=True))
+        self._width = layers[0].module.in_features
+        self._given = KernelLayers(
+            ctypes.addressof(self._parts), len(layers), self._width, layers[0].kind
+        )
+        self._pointers = ctypes.c_void_p * len(layers)
+        self._kernel = KERNEL.load()
+        self._kernel.argtypes = _ARGUMENTS
+
+    def compute(self, x: torch.Tensor) -> list[torch.Tensor] | None:
+        """What each layer makes of ``x`` [..., width], on a CPU; None: torch should compute."""
+        rows = x.numel() // self._width
+        for layer, part in self._filled:
+            if not layer.fill(part, x, rows):
+                return None
+        x, shape = x.contiguous(), x.shape[:-1]
+        outs = [torch.empty((*shape, count), dtype=x.dtype) for count in self._outs]
+        failed = self._kernel(
+            self._given,
+            x.data_ptr(),
+            self._pointers(*[out.data_ptr() for out in outs]),
+            rows,
+            x.dtype == torch.bfloat16,
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError("no memory for a linear layer")
+        return outs
 
 
 class Together:
@@ -249,8 +311,9 @@ class Together:
     __reduce__ = uncopied("it is a part of one engine")
 
     def __init__(self, layers: Sequence[PlainLinear | QuantisedLinear]) -> None:
-        self._layers, self.modules = layers, [layer.module for layer in layers]
-        self._apart = False
+        self.modules = [layer.module for layer in layers]
+        self._layers, self._all = layers, Layers(layers)
+        self._alone: list[Layers] = []  # each, where their inputs are different ones
         self._x: torch.Tensor | None = None
         self._found: dict[int, torch.Tensor] = {}  # what they make of it, until they are called
 
@@ -259,15 +322,17 @@ class Together:
         if x is self._x and number in self._found:
             return self._take(number)
         module = self.modules[number]
-        rows = x.numel() // module.in_features
         if torch.is_grad_enabled() or not x.is_cpu:
             return linear(x, module.weight, module.bias)
-        if not all(layer.takes(x, rows) for layer in self._layers):
+        if self._found and not self._alone:
+            self._alone = [Layers([layer]) for layer in self._layers]
+        outs = (self._alone[number] if self._alone else self._all).compute(x)
+        if outs is None:
             return linear(x, module.weight, module.bias)
-        self._apart |= bool(self._found)
-        numbers = [number] if self._apart else range(len(self._layers))
-        outs = _run(x, rows, [self._layers[n] for n in numbers])
-        self._x, self._found = x, dict(zip(numbers, outs, strict=True))
+        if len(outs) == 1:
+            self._found.clear()
+            return outs[0]
+        self._x, self._found = x, dict(enumerate(outs))
         return self._take(number)
 
     def _take(self, number: int) -> torch.Tensor:
@@ -278,57 +343,36 @@ class Together:
         return found
 
 
-def _run(
-    x: torch.Tensor, rows: int, layers: Sequence[PlainLinear | QuantisedLinear]
-) -> list[torch.Tensor]:
-    """What the kernel makes of some rows by layers of the same kind."""
-    given = x.float().contiguous()
-    biases = [None if b is None else b.detach().float() for b in (y.module.bias for y in layers)]
-    shapes = [(*x.shape[:-1], len(layer.weight)) for layer in layers]
-    outs = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
-    parts = (KernelPart * len(layers))(
-        *(
-            KernelPart(
-                layer.weight.data_ptr(),
-                0 if layer.scale is None else layer.scale.data_ptr(),
-                0 if bias is None else bias.data_ptr(),
-                out.data_ptr(),
-                out.shape[-1],
-            )
-            for layer, bias, out in zip(layers, biases, outs, strict=True)
-        )
-    )
-    call = KernelCall(
-        given.data_ptr(),
-        ctypes.addressof(parts),
-        len(layers),
-        rows,
-        x.shape[-1],
-        layers[0].kind,
-        torch.get_num_threads(),
-    )
-    if KERNEL.load()(ctypes.byref(call)):
-        raise MemoryError("no memory for a linear layer")
-    return outs if x.dtype == torch.float32 else [out.to(x.dtype) for out in outs]
+def _tiled(of_each: torch.Tensor) -> torch.Tensor:
+    """What each output has, [outs, groups, n], by tiles: [tiles, groups, TILE, n]."""
+    outs, groups, count = of_each.shape
+    full = torch.zeros((-(-outs // TILE) * TILE, groups, count), dtype=of_each.dtype)
+    full[:outs] = of_each
+    return full.view(-1, TILE, groups, count).transpose(1, 2)
 
 
-def _int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights as int8[outs, width], and the scales of their groups, float32[outs, groups]."""
-    groups = weight.float().view(len(weight), -1, GROUP)
+def _packed(numbers: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
+    """Numbers of groups, uint8[outs, groups, n], four of each output of a tile side by side.
+
+    Behind them scales, each float32[outs, groups, 1].
+    """
+    tiles = _tiled(numbers)
+    fours = tiles.reshape(*tiles.shape[:3], -1, 4).transpose(2, 3)  # [..., n / 4, TILE, 4]
+    behind = (_tiled(scale).flatten(2).contiguous().view(torch.uint8) for scale in scales)
+    return torch.cat([fours.flatten(2), *behind], dim=-1)
+
+
+def _int8(groups: torch.Tensor) -> torch.Tensor:
+    """Groups of weights, float32[outs, groups, GROUP], as ``struct int8`` of linears.c."""
     scale = groups.abs().amax(-1, keepdim=True) / 127
     numbers = (groups / scale.clamp_min(torch.finfo(torch.float32).tiny)).round()
-    return numbers.to(torch.int8).flatten(1).contiguous(), scale.flatten(1).contiguous()
+    return _packed((numbers + 128).to(torch.uint8), scale)
 
 
-def _int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights as uint8[outs, width / 2], a group's first half in the low bits; scales and zeros.
-
-    The latter are float32[outs, 2 * groups], one behind the other.
-    """
-    groups = weight.float().view(len(weight), -1, GROUP)
+def _int4(groups: torch.Tensor) -> torch.Tensor:
+    """Groups of weights, float32[outs, groups, GROUP], as ``struct int4`` of linears.c."""
     zero, top = groups.aminmax(dim=-1, keepdim=True)
     scale = (top - zero) / 15
     numbers = ((groups - zero) / scale.clamp_min(torch.finfo(torch.float32).tiny)).round()
     first, second = numbers.clamp(0, 15).to(torch.uint8).chunk(2, dim=-1)
-    both = (first | second << 4).flatten(1).contiguous()
-    return both, torch.cat([scale, zero], dim=-1).flatten(1).contiguous()
+    return _packed(first | second << 4, scale, zero)
