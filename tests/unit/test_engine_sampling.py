@@ -6,6 +6,7 @@ import transformers
 
 import octavo
 from octavo.engine import Engine, PromptLookup, SamplingParams
+from octavo.engine.sampling import draws
 
 PROMPTS = [[5, 6, 7, 5, 6], [*range(1, 30)], [9] * 11]
 
@@ -69,15 +70,33 @@ CHANGES = [
 OURS = {"logit_bias", "min_tokens", "stop_token_ids", "seed"}
 
 
+def sampled(model, prompt, seed, new=10, **options):
+    """The tokens of a loop over generate()'s own processors, drawn as octavo does."""
+    options = transformers.GenerationConfig(**{"top_k": 0} | options)
+    model._prepare_special_tokens(options)
+    processors = model._get_logits_processor(options, len(prompt), torch.tensor([prompt]))
+    ids, every = torch.tensor([prompt]), torch.arange(model.config.vocab_size)[None]
+    for at in range(new):
+        with torch.inference_mode():
+            logits = model(ids).logits[:, -1].float()
+        chances = processors(ids, logits).softmax(-1)
+        keys = draws.keys_of([seed], [at], chances.device)
+        token = draws.race(every, chances, torch.zeros(1), keys)
+        ids = torch.cat([ids, torch.tensor([token])], 1)
+    return ids[0, len(prompt) :].tolist()
+
+
 @pytest.fixture(scope="module")
 def expected(model):
-    """What generate() gives for each change of each prompt."""
+    """What generate() gives for each change of each prompt, or a loop that samples."""
     found = []
     for params, options in CHANGES:
         same = {name: value for name, value in params.items() if name not in OURS}
         for prompt in PROMPTS:
-            torch.manual_seed(params.get("seed", 0))
-            found.append(generated(model, prompt, **same, **options))
+            if "seed" in params:
+                found.append(sampled(model, prompt, params["seed"], **same, **options))
+            else:
+                found.append(generated(model, prompt, **same, **options))
     return found
 
 

@@ -149,13 +149,14 @@ def test_stop_tokens_come_where_the_form_may_end(engine):
 
 def test_goes_back_where_drafts_are_rejected(tokenizer):
     """What may follow depends on the tokens alone, whatever was asked about before."""
-    samplers = Samplers(EOS + 5, "cpu", tokenizer)
+    samplers = Samplers(EOS + 5, tokenizer)
     matcher = samplers.make(SamplingParams(regex="ab[0-9]c|ad")).matcher
     ids = {letter: CHARACTERS.index(letter) for letter in "abcd0z"}
 
     def follows(text):
-        allowed = matcher.allowed([ids[letter] for letter in text], EOS + 5)
-        return "".join(CHARACTERS[i] for i in allowed.nonzero()[:, 0].tolist() if i < EOS)
+        scores = torch.zeros(EOS + 5)
+        matcher.bar([ids[letter] for letter in text], scores)
+        return "".join(CHARACTERS[i] for i in range(EOS) if scores[i] == 0)
 
     assert "a" == follows("")
     assert string.digits == follows("ab")
@@ -216,7 +217,7 @@ def test_refuses_a_form_without_what_it_needs(monkeypatch):
     params = SamplingParams(regex="a")
     for tokenizer, words in ((None, "tokenizer"), (object(), "cannot read the tokenizer")):
         with pytest.raises(SamplingError, match=words):
-            Samplers(9, "cpu", tokenizer).make(params)
+            Samplers(9, tokenizer).make(params)
     monkeypatch.setattr(grammars, "find_spec", lambda name: None)
     with pytest.raises(SamplingError, match=r"pip install 'octavo\[grammar\]'"):
-        Samplers(9, "cpu", None).make(params)
+        Samplers(9, None).make(params)

@@ -1,6 +1,6 @@
 """Sampling: what a request may ask for and which tokens that gives."""
 
-import unittest.mock
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,10 +10,11 @@ import transformers
 import octavo
 from octavo import SamplingError
 from octavo.engine import SamplingParams
-from octavo.engine.sampling import Choice, Sampler, sample_rows, sampler
+from octavo.engine.sampling import Choice, Sampler, draws, sample_rows, sampler
 from octavo.engine.sampling.narrowing import narrow
 from octavo.engine.sampling.params import check_vocabulary
 from octavo.engine.sampling.sampler import process
+from octavo.engine.sampling.shortlist import LENGTHS, largest, list_length, shortlist
 
 LOGITS = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.1]))
 
@@ -30,6 +31,7 @@ class Asked:
         (found,) = sample_rows(logits[None], [self])
         if not isinstance(found, Choice):
             raise found
+        self.output.append(found.token)
         return found.token
 
 
@@ -98,10 +100,12 @@ def test_seed_decides_alone_and_beside_others():
     """Requests with the same seed draw the same tokens, whoever shares their step."""
     alone, beside, other = (Asked(temperature=t, seed=9) for t in (1.0, 1.0, 0.0))
     expected = [alone.sample(LOGITS) for _ in range(20)]
-    rows = [sample_rows(torch.stack([LOGITS, LOGITS]), [other, beside]) for _ in range(20)]
+    for _ in range(20):
+        likeliest, choice = sample_rows(torch.stack([LOGITS, LOGITS]), [other, beside])
+        beside.output.append(choice.token)
+        assert 0 == likeliest.token
 
-    assert expected == [choices[1].token for choices in rows]
-    assert {0} == {choices[0].token for choices in rows}
+    assert expected == beside.output
 
 
 def test_without_seed_requests_differ():
@@ -293,28 +297,89 @@ def test_top_n_sigma_keeps_what_is_near_the_largest():
         assert kept == int(narrow(logits.clone(), [params]).isfinite().sum())
 
 
-@pytest.mark.parametrize("seed", [None, 12])
-def test_draws_follow_the_probabilities(seed):
-    """Chi-square of 4,000 draws over 8 tokens, below what chance exceeds once in 1,000 times."""
-    chances = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.1, 0.05, 0.0])
-    chooser = Asked(temperature=1.0, seed=seed).sampler
-    chooser.generator.manual_seed(12)
-    drawn = torch.cat([chooser.draw(chances[None])[0] for _ in range(4000)]).bincount(minlength=8)
-    expected = chances[:7] * 4000
+@pytest.mark.parametrize("size", [8, 1000])
+@pytest.mark.parametrize("listed", [0, 2, 8])
+def test_draws_follow_the_probabilities(size, listed):
+    """Chi-square of 4,000 draws over 8 tokens, below what chance exceeds once in 1,000 times.
 
-    assert 0 == drawn[7]
-    assert float(((drawn[:7] - expected) ** 2 / expected).sum()) < 22.5
+    Some of them run by themselves, and the others as one.
+    """
+    chances = torch.zeros(4000, size)
+    chances[:, -8:] = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.1, 0.05, 0.0])
+    keys = draws.keys_of([12] * 2000 + [13] * 2000, [*range(2000)] * 2, chances.device)
+    ids = torch.arange(size - 8, size - 8 + listed).expand(4000, listed)
+    rest = chances.scatter(1, ids, 0.0)
+    found = torch.tensor(draws.race(ids, chances.gather(1, ids), rest.sum(-1), keys))
+    behind = found < 0
+    if listed < 8:
+        found[behind] = draws.draw(rest[behind], keys[behind])
+    drawn, expected = found.bincount(minlength=size), chances[0, -8:-1] * 4000
+
+    assert (listed < 8) == bool(behind.any())
+    assert 4000 == drawn[-8:-1].sum()
+    assert float(((drawn[-8:-1] - expected) ** 2 / expected).sum()) < 22.5
 
 
-def test_a_draw_never_falls_behind_the_last_token():
+def test_numbers_of_a_seed():
+    """They are those of SplitMix64, whose first outputs for seed 0 are known, on every machine."""
+    keys = torch.zeros(1, dtype=torch.int64)
+    numbers = draws._numbers(keys, torch.tensor([[1, 2, 3]]))[0].tolist()
+    known = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+    assert [((each >> 12) + 0.5) / 2**52 for each in known] == numbers
+
+
+def test_a_draw_never_falls_behind_the_last_token(monkeypatch):
     """However near to 1 the random number is, a token that has no chance never comes."""
-    chances = torch.tensor([[0.0, 0.1, 0.2, 0.0]])
-    chooser = Asked(temperature=1.0).sampler
-    for number, token in ((0.0, 1), (1 - 2**-24, 2)):
-        with unittest.mock.patch(
-            "torch.rand", lambda *_, number=number, **__: torch.tensor([[number]])
-        ):
-            assert token == int(chooser.draw(chances))
+    for number in (2**-53, 1 - 2**-53):
+        monkeypatch.setattr(
+            draws, "_numbers", lambda keys, ids, n=number: torch.full(ids.shape, n).double()
+        )
+        for chances in ([0.0, 0.1, 0.2, 0.0], [0.0, 0.0, 0.2, 0.0]):
+            place = int(draws.draw(torch.tensor([chances]), torch.zeros(1)))
+            assert chances[place] > 0
+
+
+@pytest.mark.parametrize("params", [{}, {"top_k": 20}, {"top_p": 0.9}, {"min_p": 0.1}])
+def test_chances_that_are_alike_give_the_same_tokens(params):
+    """With the same seed, mostly: so a draft model's guesses are accepted."""
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(300, 500, generator=generator) * 2
+    near = logits + torch.randn(300, 500, generator=generator) * 0.1
+    rows = [Asked([], [0] * at, temperature=1.0, seed=5, **params) for at in range(300)]
+    one, other = sample_rows(logits, rows), sample_rows(near, rows)
+
+    assert sum(a == b for a, b in zip(one, other, strict=True)) > 225
+
+
+@pytest.mark.parametrize("size", [300, 5000, 5003])
+@pytest.mark.parametrize("params", [*NARROWED, {"temperature": 1.0, "top_k": 17, "min_p": 0.5}])
+def test_the_likeliest_alone_are_narrowed_as_all_are(params, size):
+    """Where a short list says that it is whole, its chances are those of all tokens narrowed."""
+    torch.manual_seed(8)
+    asked = SamplingParams(**params)
+    first = list_length(asked)
+    for spread, length in product((0.1, 1.0, 4.0), LENGTHS if first else ()):
+        logits = torch.randn(3, size) * spread
+        ids, chances, whole = shortlist(logits, [asked] * 3, length)
+        expected = narrow(logits, [asked] * 3).exp()
+        for row in range(3):
+            if whole[row]:
+                assert 0 == expected[row].scatter(0, ids[row], 0.0).sum()
+                listed = expected[row].gather(0, ids[row])
+                torch.testing.assert_close(listed, chances[row], rtol=1e-5, atol=1e-6)
+        assert all(whole) or length < 512 or spread < 4 or params.get("top_p") == 0.999
+
+
+@pytest.mark.parametrize("size", [61, 5000, 5003])
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_the_largest_of_each_row(size, count):
+    """They are those of topk, whatever the vocabulary's size and count."""
+    scores = torch.randn(4, size, generator=torch.Generator().manual_seed(9))
+    found, expected = largest(scores, count), scores.topk(count)
+
+    assert torch.equal(expected.values, found.values)
+    assert torch.equal(expected.indices, found.ids)
 
 
 def test_rows_that_bar_every_token_fail_alone():
@@ -332,7 +397,7 @@ def test_rows_that_bar_every_token_fail_alone():
     barred, raised, shape, sound = sample_rows(LOGITS.expand(4, -1), rows)
 
     assert isinstance(barred, SamplingError)
-    assert "params" == barred.field
+    assert "logit_bias" == barred.field
     assert "broken" == str(raised)
     assert "logits_processors" == shape.field
     assert Choice(0) == sound

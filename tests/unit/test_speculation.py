@@ -229,7 +229,7 @@ def test_the_distribution(way, seeded):
         for start in range(0, draws, 50):
             found = [engine.submit(prompt, params) for _ in range(50)]
             for at, request in enumerate(found):
-                request.sampler.generator.manual_seed(start + at)
+                request.sampler.seed = start + at
             engine.run()
             for request in found:
                 answer = tuple(request.output)

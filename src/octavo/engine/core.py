@@ -136,7 +136,7 @@ class EngineCore:
         self.conditions = Conditions(model, self.runner)
         self.releases = self.runner.close, self._speculation.close, self.conditions.close
         self.vocabulary = vocabulary_of(model)
-        self.samplers = Samplers(self.vocabulary, self.runner.storage.device, tokenizer)
+        self.samplers = Samplers(self.vocabulary, tokenizer)
         self.stats, self.torn = EngineStats(), False
         self.arriving: set[Request] = set()
         self._untold: deque[tuple[Request, int]] = deque()  # and how many tokens are told

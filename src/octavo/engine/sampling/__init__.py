@@ -1,8 +1,9 @@
 """From logits to tokens: what a request may ask for, and how its tokens are chosen.
 
 ``params`` has what is asked for, ``processors`` what changes scores, ``grammars`` what form answers
-have, ``narrowing`` which tokens may be sampled; ``sampler`` chooses for all rows of a step, and
-``logprobs`` tells how probable tokens were.
+have; ``shortlist`` and ``narrowing`` say which tokens may be sampled, of the likeliest or of all,
+and ``draws`` takes one; ``sampler`` chooses for all rows of a step, and ``logprobs`` tells how
+probable tokens were.
 """
 
 from octavo.engine.sampling.logprobs import TokenLogprobs, logprobs_of

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from octavo.engine.sampling.params import FORMS, SamplingParams
 from octavo.errors import SamplingError, uncopied
@@ -32,19 +33,27 @@ class Matcher:
         self._matcher, self._eos, self._params = matcher, eos, params
         self._taken: list[int] = []
 
-    def allowed(self, output: Sequence[int], vocabulary: int) -> torch.Tensor:
-        """Which tokens may follow ``output``, [vocabulary] bool; none, if it breaks the grammar.
+    def bar(self, output: Sequence[int], scores: torch.Tensor) -> None:
+        """Bar what may not follow ``output``: all, if it breaks the grammar.
+
+        Args:
+            output: the answer so far.
+            scores: [vocabulary] float32; overwritten.
 
         Raises:
             SamplingError: the grammar has become too complex.
 
         Cost: O(vocabulary), and what llguidance needs: 5 to 100 us on most grammars.
         """
+        barred = torch.from_numpy(~self._allowed(output, len(scores))).to(scores.device)
+        scores.masked_fill_(barred, -torch.inf)
+
+    def _allowed(self, output: Sequence[int], vocabulary: int) -> NDArray[np.bool_]:
         if not self._follow(output):
-            return torch.zeros(vocabulary, dtype=torch.bool)
+            return np.zeros(vocabulary, np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._require_sound()
-        found = torch.from_numpy(np.unpackbits(bits, count=vocabulary, bitorder="little")).bool()
+        found = np.unpackbits(bits, count=vocabulary, bitorder="little").view(np.bool_)
         if self._matcher.is_accepting():
             found[[t for t in self._params.stop_token_ids if t < vocabulary]] = True
         if len(output) < self._params.min_tokens:

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import torch
 
+from octavo.engine.sampling.shortlist import largest
+
 _BLOCK = 2**21  # log probabilities at once: they take no memory that grows with a prompt
 
 
@@ -44,10 +46,13 @@ def logprobs_of(
 def _logprobs_of_block(
     logits: torch.Tensor, tokens: Sequence[int], counts: Sequence[int]
 ) -> list[TokenLogprobs]:
-    logs = logits.float().log_softmax(-1)
-    own = logs.gather(-1, torch.tensor(tokens, device=logs.device)[:, None])[:, 0].tolist()
-    top = logs.topk(min(max(counts), logs.shape[-1]))
-    values, ids = top.values.tolist(), top.indices.tolist()
+    scores, size = logits.float(), logits.shape[-1]
+    top = largest(scores, min(max(1, *counts), size))
+    chances = (scores - top.values[:, :1]).exp_()
+    norm = top.values[:, :1] + chances.sum(-1, keepdim=True).log_()
+    places = torch.tensor(tokens, device=scores.device)[:, None]
+    own = (scores.gather(-1, places) - norm)[:, 0].tolist()
+    values, ids = (top.values - norm).tolist(), top.ids.tolist()
     return [
         TokenLogprobs(
             token, own[row], dict(zip(ids[row][:count], values[row][:count], strict=True))

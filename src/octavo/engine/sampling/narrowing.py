@@ -1,4 +1,4 @@
-"""Which tokens may be sampled at all: temperature, top-n-sigma, top-k, top-p, min-p, typical-p.
+"""Which of all tokens may be sampled: temperature, top-n-sigma, top-k, top-p, min-p, typical-p.
 
 Each of them but the last keeps the tokens above a threshold of the row, so that rows with different
 parameters go through in one call. The tokens kept are those of transformers' warpers in the order
@@ -20,7 +20,7 @@ def narrow(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tens
     """Scores over temperature, -inf where a token is not to be sampled.
 
     Args:
-        scores: [rows, vocabulary] float32, in each row one that is finite; overwritten.
+        scores: [rows, vocabulary] float32, in each row one that is finite; not changed.
         params: of each row; none greedy.
 
     Returns:
@@ -31,7 +31,7 @@ def narrow(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tens
     # below the smallest normal float32 a division by it is one by zero
     tiny = torch.finfo(torch.float32).tiny
     temperature = _column(scores, [max(float(each.temperature), tiny) for each in params])
-    scores -= scores.amax(-1, keepdim=True)  # so that no temperature, however small, overflows
+    scores = scores - scores.amax(-1, keepdim=True)  # lest a small temperature overflows
     scores /= temperature
     _keep_near(scores, params)
     _keep_likely(scores, params)

@@ -33,8 +33,8 @@ class SamplingParams:
         temperature: 0: always the likeliest token; else what scores are divided by.
         top_p: sample from the likeliest tokens that together have this probability; None: all.
         top_k: sample from this many likeliest tokens; None: all.
-        seed: same seed, same logits: same tokens, which are those of generate() alone after
-            ``torch.manual_seed(seed)``; None: different each time, with fewer random numbers.
+        seed: same seed, same logits: same tokens, whatever else is in the batch; None: different
+            ones each time.
         stop_token_ids: tokens that end the request; the one that does is its last token. Without
             any, as with the ``ignore_eos`` of other engines, it goes on to max_tokens.
         stop: texts that end it as soon as they appear in the text of the generated tokens.

@@ -1,24 +1,18 @@
 """What changes the scores of the next token before one is chosen: biases, penalties, bans.
 
-transformers' own processors where it has them, in the order of its generate(), which with the same
-parameters gives the same scores. Presence and frequency penalties are those of vLLM and OpenAI.
+In the order of transformers' generate(), which with the same parameters gives the same scores;
+presence and frequency penalties are those of vLLM and OpenAI. All of them but a request's own
+processors change a few scores of a row: those of all rows are looked up and written at once.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from transformers import (
-    NoBadWordsLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-)
 
 from octavo.checks import Ints
-from octavo.engine.sampling.params import LogitsProcessor, SamplingParams
+from octavo.engine.sampling.params import FORMS, SamplingParams
 from octavo.errors import SamplingError
 
 
@@ -41,130 +35,120 @@ class Tokens(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class History:
-    """Tokens of several rows as matrices, shorter rows filled from the left.
+Asked = Sequence[tuple[int, SamplingParams, Tokens]]
+"""Rows of scores: which one, what its request asks for, and its tokens."""
 
-    Attributes:
-        rows: whose.
-        filler: an id that no token has: the vocabulary's size. transformers' processors pass it
-            over: to penalties it is a column that is cut off again, and no bad word has it.
-        device: where the scores are.
+
+def changes_of(params: SamplingParams) -> tuple[str, ...]:
+    """The parameters of a request that change scores, in the order of the fields. O(1)."""
+    given = {
+        "repetition_penalty": params.repetition_penalty != 1,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "logit_bias": params.logit_bias,
+        "bad_words_ids": params.bad_words_ids,
+        "min_tokens": params.min_tokens and params.stop_token_ids,
+        "logits_processors": params.logits_processors,
+    }
+    given |= {form: getattr(params, form) is not None for form in FORMS}
+    return tuple(name for name, asked in given.items() if asked)
+
+
+def change(scores: torch.Tensor, asked: Asked) -> None:
+    """Apply biases, penalties, bad words and least lengths, in place.
+
+    Args:
+        scores: [rows, vocabulary] float32, contiguous.
+        asked: the rows that may ask for some.
+
+    Cost: O(tokens) of rows with penalties, O(biases), O(bad words).
     """
-
-    rows: Sequence[Tokens]
-    filler: int
-    device: torch.device
-
-    @cached_property
-    def tokens(self) -> torch.Tensor:
-        """All tokens of each row, [rows, longest] int64."""
-        return self._matrix([row.prompt_token_ids for row in self.rows])
-
-    @cached_property
-    def output(self) -> torch.Tensor:
-        """Generated tokens of each row, [rows, longest] int64."""
-        return self._matrix([row.prompt_token_ids[:0] for row in self.rows])
-
-    @property
-    def generated(self) -> list[int]:
-        """How many tokens of each row are generated."""
-        return [len(row.output) for row in self.rows]
-
-    def _matrix(self, prompts: Sequence[Ints]) -> torch.Tensor:
-        """What was generated, behind these."""
-        pairs = [(ids, row.output) for ids, row in zip(prompts, self.rows, strict=True)]
-        longest = max(len(ids) + len(output) for ids, output in pairs)
-        matrix = np.full((len(pairs), longest), self.filler, np.int64)
-        for line, (ids, output) in zip(matrix, pairs, strict=True):
-            end = longest - len(output)
-            line[end - len(ids) : end], line[end:] = ids, output
-        return torch.from_numpy(matrix).to(self.device)
+    _add_biases(scores, asked)
+    _penalise_repetition(scores, asked)
+    _penalise_answers(scores, asked)
+    banned = [(row, _banned(params, tokens)) for row, params, tokens in asked]
+    _rewrite(scores, banned, lambda _, old: torch.full_like(old, -torch.inf))
 
 
-class Processor(Protocol):
-    """Changes scores [rows, vocabulary] float32, and may do so in place."""
+def process_own(params: SamplingParams, tokens: Tokens, scores: torch.Tensor) -> torch.Tensor:
+    """The scores that a request's own processors make of its row, [1, vocabulary] float32.
 
-    def __call__(self, history: History, scores: torch.Tensor) -> torch.Tensor:
-        """The new scores."""
-        ...
-
-
-class _Hosted:
-    """A processor of transformers, or of the same form."""
-
-    def __init__(self, processor: LogitsProcessor) -> None:
-        self._processor = processor
-
-    def __call__(self, history: History, scores: torch.Tensor) -> torch.Tensor:
-        found: Any = self._processor(history.tokens, scores)
+    Raises:
+        SamplingError: one gives another shape; and whatever they raise.
+    """
+    ids = torch.from_numpy(_all_ids(tokens)).to(scores.device)[None]
+    for processor in params.logits_processors:
+        found: Any = processor(ids, scores)
         if getattr(found, "shape", None) != scores.shape:
             right = f"it must give scores of shape {tuple(scores.shape)}"
             raise SamplingError("logits_processors", found, right)
-        return cast("torch.Tensor", found)
+        scores = found
+    return scores
 
 
-class _AnswerPenalty:
-    """Presence and frequency penalties: what came in the answer is less likely to come again."""
-
-    def __init__(self, presence: float, frequency: float) -> None:
-        self._presence, self._frequency = presence, frequency
-
-    def __call__(self, history: History, scores: torch.Tensor) -> torch.Tensor:
-        rows, vocabulary = scores.shape
-        counts = scores.new_zeros(rows, vocabulary + 1)  # a column more for the filler
-        counts.scatter_add_(1, history.output, torch.ones_like(history.output, dtype=scores.dtype))
-        counts = counts[:, :vocabulary]
-        return scores - self._frequency * counts - self._presence * (counts > 0)
+def _add_biases(scores: torch.Tensor, asked: Asked) -> None:
+    biases = [params.logit_bias for _, params, _ in asked if params.logit_bias]
+    values = [value for bias in biases for value in bias.values()]
+    ids = [(row, [*params.logit_bias]) for row, params, _ in asked]
+    _rewrite(scores, ids, lambda _, old: old + old.new_tensor(values))
 
 
-class _Minimum:
-    """No stop token before so many tokens."""
+def _penalise_repetition(scores: torch.Tensor, asked: Asked) -> None:
+    ids = [(row, _all_ids(t)) for row, params, t in asked if params.repetition_penalty != 1]
+    of_row = {row: params.repetition_penalty for row, params, _ in asked}
 
-    def __init__(self, tokens: int, stops: Sequence[int]) -> None:
-        self._tokens, self._stops = tokens, stops
+    def weaken(rows: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        penalty = old.new_tensor([of_row[row] for row, _ in ids])[rows]
+        return torch.where(old < 0, old * penalty, old / penalty)
 
-    def __call__(self, history: History, scores: torch.Tensor) -> torch.Tensor:
-        stops = [token for token in self._stops if token < scores.shape[-1]]
-        for row, generated in enumerate(history.generated):
-            if generated < self._tokens:
-                scores[row, stops] = -torch.inf
-        return scores
+    _rewrite(scores, ids, weaken)
 
 
-def processors_of(params: SamplingParams) -> list[Processor]:
-    """The processors that a request's parameters ask for, in their order."""
-    found: list[Processor] = []
-    if params.logit_bias:
-        bias = {(token,): value for token, value in params.logit_bias.items()}
-        found.append(_Hosted(SequenceBiasLogitsProcessor(bias)))
-    if params.repetition_penalty != 1:
-        penalty = float(params.repetition_penalty)
-        found.append(_Hosted(RepetitionPenaltyLogitsProcessor(penalty)))
-    if params.presence_penalty or params.frequency_penalty:
-        found.append(_AnswerPenalty(params.presence_penalty, params.frequency_penalty))
+def _penalise_answers(scores: torch.Tensor, asked: Asked) -> None:
+    ids, less = [], []
+    for row, params, tokens in asked:
+        if params.presence_penalty or params.frequency_penalty:
+            came, counts = np.unique(np.array(tokens.output, np.int64), return_counts=True)
+            ids.append((row, came))
+            less.append(params.presence_penalty + params.frequency_penalty * counts)
+    _rewrite(scores, ids, lambda _, old: old - old.new_tensor(np.concatenate(less)))
+
+
+def _banned(params: SamplingParams, tokens: Tokens) -> list[int]:
+    """Tokens that would complete a bad word, or end an answer too early."""
+    found = list[int]()
     if params.bad_words_ids:
-        words = [list(ids) for ids in params.bad_words_ids]
-        found.append(_Hosted(NoBadWordsLogitsProcessor(words)))
-    if params.min_tokens and params.stop_token_ids:
-        found.append(_Minimum(params.min_tokens, params.stop_token_ids))
-    found.extend(_Hosted(processor) for processor in params.logits_processors)
+        most = max(map(len, params.bad_words_ids))
+        known = (*tokens.prompt_token_ids[-most:].tolist(), *tokens.output[-most:])
+        words = params.bad_words_ids
+        found += [word[-1] for word in words if known[len(known) + 1 - len(word) :] == word[:-1]]
+    if len(tokens.output) < params.min_tokens:
+        found += params.stop_token_ids
     return found
 
 
-def kind_of(params: SamplingParams) -> object:
-    """What two requests have in common whose processors are the same; they may take each other's.
+def _all_ids(tokens: Tokens) -> Any:
+    return np.append(tokens.prompt_token_ids, np.array(tokens.output, np.int64)).astype(np.int64)
 
-    Processors of a request's own may keep a state between calls: it shares them with no other.
+
+def _rewrite(
+    scores: torch.Tensor,
+    places: Sequence[tuple[int, Any]],
+    new: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    """Change some scores of some rows.
+
+    Args:
+        scores: [rows, vocabulary], contiguous.
+        places: rows, and token ids of each.
+        new: called with which of ``places`` each is of, int64[all], and the scores, [all].
     """
-    if params.logits_processors:
-        return object()
-    return (
-        tuple(params.logit_bias.items()),
-        params.repetition_penalty,
-        params.presence_penalty,
-        params.frequency_penalty,
-        params.bad_words_ids,
-        params.min_tokens and params.stop_token_ids,
-        params.min_tokens,
-    )
+    counts = [len(ids) for _, ids in places]
+    if not sum(counts):
+        return
+    starts = np.array([row for row, _ in places], np.int64) * scores.shape[-1]
+    ids = np.concatenate([np.asarray(ids, np.int64) for _, ids in places])
+    at = torch.from_numpy(ids + np.repeat(starts, counts)).to(scores.device)
+    which = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(scores.device)
+    flat = scores.view(-1)
+    flat[at] = new(which, flat[at])

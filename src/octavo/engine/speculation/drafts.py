@@ -89,9 +89,6 @@ class Drafter:
         wanted = np.array(counts, np.int64)
         known = step.counts.astype(np.int64) - wanted
         drafts: list[list[int]] = [[] for _ in requests]
-        samplers = [
-            r.sampler.ahead() if n else r.sampler for r, n in zip(requests, counts, strict=True)
-        ]
         every = np.arange(len(requests))
         read = slice_of(step, every, np.zeros_like(known), known, wanted > 0, step.input_ids)
         logits, depth = self._runner.forward(read), 0
@@ -100,7 +97,7 @@ class Drafter:
                 DraftedRow(
                     requests[row].prompt_token_ids,
                     [*requests[row].output, *drafts[row]],
-                    samplers[row],
+                    requests[row].sampler,
                 )
                 for row in rows
             ]

@@ -55,9 +55,6 @@ def sample_accepted(
     found: list[Any] = [[] for _ in requests]
     rows = list(range(len(requests)))
     while rows:
-        for row in rows:
-            known = len(requests[row].output)
-            requests[row].sampler.seek(known + len(found[row]), known)
         chosen = logits if len(rows) == len(logits) else logits[[places[row] for row in rows]]
         choices = sample_rows(chosen, [_row(requests[row], found[row]) for row in rows])
         accepting = []
