@@ -1,6 +1,5 @@
-/* What a model does to its rows between linear layers, on a CPU: norms, gated activations, rotary
- * codes. In float32 or bfloat16; sums and products are float32, and bfloat16 is rounded where torch
- * rounds it. A row's result is the same to the bit beside any others and with any number of threads.
+/* What a model does to its rows between linear layers, on a CPU: norms and rotary codes. In float32
+ * or bfloat16; sums and products are float32, and bfloat16 is rounded where torch rounds it. A row's result is the same to the bit beside any others and with any number of threads.
  */
 
 #include <math.h>
@@ -82,33 +81,6 @@ INLINE const void *from(const void *base, int64_t elements, int bf16) {
     return (const char *)base + elements * (bf16 ? 2 : 4);
 }
 
-/* e^x for x <= 0, relative error below 2e-7; exactly 0 below -87, where float32 ends; NaN of NaN. */
-INLINE vec exponential(vec x) {
-    const vec shift = spread(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
-    ints tiny = x < spread(-87.0f), number = x == x;
-    vec given = x;
-    x = choose(tiny, spread(-87.0f), x);
-    vec shifted = x * spread(1.44269504f) + shift;
-    vec n = shifted - shift;
-    vec r = x - n * spread(0.693359375f) + n * spread(2.12194440e-4f); /* ln 2 in two parts */
-    vec p = spread(1.0f / 5040);
-    p = p * r + spread(1.0f / 720);
-    p = p * r + spread(1.0f / 120);
-    p = p * r + spread(1.0f / 24);
-    p = p * r + spread(1.0f / 6);
-    p = p * r + spread(0.5f);
-    p = p * r + spread(1.0f);
-    p = p * r + spread(1.0f);
-    vec power = (vec)((ints)p + ((ints)shifted << 23)); /* n is in the low bits of shifted */
-    return choose(number, choose(tiny, spread(0.0f), power), given);
-}
-
-INLINE vec sigmoid(vec x) {
-    ints low = x < spread(0);
-    vec e = exponential(choose(low, x, -x));
-    return choose(low, e, spread(1)) / (spread(1) + e);
-}
-
 /* --- norms ------------------------------------------------------------------------------------ */
 
 enum { BF16 = 1, PLUS_ONE = 2, ROUNDS = 4 }; /* flags; ROUNDS: before the weight is multiplied */
@@ -145,31 +117,6 @@ void octavo_norm(const void *x, const void *weight, void *out, int64_t rows, int
                 width, (float)eps, plus, rounds);
 }
 
-/* --- gated activations ------------------------------------------------------------------------ */
-
-enum { SILU, GELU_TANH };
-
-INLINE void gated(const void *gate, const void *up, void *out, int64_t width, int64_t kind,
-                  int bf16) {
-    for (int64_t i = 0; i < width; i += LANES) {
-        int64_t n = lanes_at(i, width);
-        vec x = fetch(gate, i, n, bf16), inner = x;
-        if (kind == GELU_TANH) /* (1 + tanh(u)) / 2 is the sigmoid of 2u */
-            inner = spread(1.59576912f) * (x + spread(0.044715f) * x * x * x);
-        vec active = rounded(x * sigmoid(inner), bf16);
-        put(out, i, n, rounded(active * fetch(up, i, n, bf16), bf16), bf16);
-    }
-}
-
-/* out = activation(gate) * up, of rows [rows, width]. */
-void octavo_gate(const void *gate, const void *up, void *out, int64_t rows, int64_t width,
-                 int64_t kind, int64_t bf16, int64_t threads) {
-#pragma omp parallel for num_threads((int)threads) if (threads > 1 && rows * width > SMALL)
-    for (int64_t r = 0; r < rows; r++)
-        BY_TYPE(bf16, gated, from(gate, r * width, bf16), from(up, r * width, bf16),
-                (void *)from(out, r * width, bf16), width, kind);
-}
-
 /* --- rotary codes ----------------------------------------------------------------------------- */
 
 /* One head of one token: its first ``turned`` elements in two halves, the rest as they are. */
@@ -192,15 +139,33 @@ INLINE void turn(const void *x, const void *cos, const void *sin, void *out, int
     }
 }
 
-/* Heads of all tokens turned by their token's row of cos and sin, [tokens, turned]; strides count
- * elements. */
-void octavo_turn(const void *x, const void *cos, const void *sin, void *out, int64_t tokens,
-                 int64_t heads, int64_t width, int64_t turned, int64_t x_token, int64_t x_head,
-                 int64_t out_token, int64_t out_head, int64_t bf16, int64_t threads) {
-#pragma omp parallel for num_threads((int)threads) if (threads > 1 && tokens * heads * width > SMALL)
-    for (int64_t t = 0; t < tokens; t++)
-        for (int64_t h = 0; h < heads; h++)
-            BY_TYPE(bf16, turn, from(x, t * x_token + h * x_head, bf16),
-                    from(cos, t * turned, bf16), from(sin, t * turned, bf16),
-                    (void *)from(out, t * out_token + h * out_head, bf16), width, turned);
+/* Where heads of tokens lie; strides count elements. */
+struct heads {
+    const void *x;
+    void *out; /* [tokens, count, width] */
+    int64_t count, of_token, of_head;
+};
+
+INLINE void turn_all(const struct heads *heads, const void *cos, const void *sin, int64_t token,
+                     int64_t width, int64_t turned, int bf16) {
+    for (int64_t h = 0; h < heads->count; h++)
+        turn(from(heads->x, token * heads->of_token + h * heads->of_head, bf16),
+             from(cos, token * turned, bf16), from(sin, token * turned, bf16),
+             (void *)from(heads->out, (token * heads->count + h) * width, bf16), width, turned,
+             bf16);
+}
+
+/* Heads of queries and keys turned by their token's row of cos and sin, [tokens, turned]. */
+void octavo_turn(const void *q, void *q_out, int64_t q_heads, int64_t q_token, int64_t q_head,
+                 const void *k, void *k_out, int64_t k_heads, int64_t k_token, int64_t k_head,
+                 const void *cos, const void *sin, int64_t tokens, int64_t width, int64_t turned,
+                 int64_t bf16, int64_t threads) {
+    struct heads queries = {q, q_out, q_heads, q_token, q_head};
+    struct heads keys = {k, k_out, k_heads, k_token, k_head};
+    int64_t elements = tokens * (q_heads + k_heads) * width;
+#pragma omp parallel for num_threads((int)threads) if (threads > 1 && elements > SMALL)
+    for (int64_t t = 0; t < tokens; t++) {
+        BY_TYPE(bf16, turn_all, &queries, cos, sin, t, width, turned);
+        BY_TYPE(bf16, turn_all, &keys, cos, sin, t, width, turned);
+    }
 }

@@ -16,8 +16,7 @@ _SOURCE = Path(__file__).with_name("elementwise.c")
 _AT, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _ARGUMENTS = {
     "octavo_norm": (*[_AT] * 3, *[_INT] * 2, _FLOAT, *[_INT] * 2),
-    "octavo_gate": (*[_AT] * 3, *[_INT] * 5),
-    "octavo_turn": (*[_AT] * 4, *[_INT] * 10),
+    "octavo_turn": (*[*[_AT] * 2, *[_INT] * 3] * 2, *[_AT] * 2, *[_INT] * 5),
 }
 KERNELS = {name: Kernel("elementwise", _SOURCE, name, "elementwise kernels") for name in _ARGUMENTS}
 """The compiled functions, by name."""

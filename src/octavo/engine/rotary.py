@@ -77,47 +77,37 @@ def _apply(
     """Queries and keys [1, heads, T, dim] turned by cos and sin [1, T, turned]; others by torch."""
     if args or kwargs or not _takes(q, k, cos, sin):
         return own(q, k, cos, sin, *args, **kwargs)
-    return _turned(run, q, cos, sin), _turned(run, k, cos, sin)
+    (_, q_heads, tokens, width), k_heads = q.shape, k.shape[1]
+    _, q_head, q_token, _ = q.stride()
+    _, k_head, k_token, _ = k.stride()
+    q_out = q.new_empty(1, tokens, q_heads, width)
+    k_out = q.new_empty(1, tokens, k_heads, width)
+    run(
+        *(q.data_ptr(), q_out.data_ptr(), q_heads, q_token, q_head),
+        *(k.data_ptr(), k_out.data_ptr(), k_heads, k_token, k_head),
+        *(cos.data_ptr(), sin.data_ptr(), tokens, width, cos.shape[2]),
+        q.dtype == torch.bfloat16,
+        torch.get_num_threads(),
+    )
+    return q_out.transpose(1, 2), k_out.transpose(1, 2)
 
 
 def _takes(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> bool:
     """Whether the kernel reads these."""
+    shape, codes = q.shape, cos.shape
     return (
         reads(q)
         and q.dtype == k.dtype == cos.dtype == sin.dtype
-        and q.ndim == k.ndim == 4
-        and cos.shape == sin.shape == (1, q.shape[2], cos.shape[-1])
-        and q.shape[0] == k.shape[0] == 1
-        and k.shape[2:] == q.shape[2:]
+        and len(shape) == 4
+        and codes == sin.shape
+        and codes[:-1] == (1, shape[2])
+        and k.shape == (1, k.shape[1], *shape[2:])
+        and shape[0] == 1
+        and codes[2] <= shape[3]
         and q.stride(3) == k.stride(3) == 1
-        and cos.shape[-1] <= q.shape[3]
         and cos.is_contiguous()
         and sin.is_contiguous()
     )
-
-
-def _turned(run: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """One tensor [1, heads, T, dim], turned; a token's heads lie together in what comes out."""
-    _, heads, tokens, width = x.shape
-    out = x.new_empty(1, tokens, heads, width)
-    _, head, token, _ = x.stride()
-    run(
-        x.data_ptr(),
-        cos.data_ptr(),
-        sin.data_ptr(),
-        out.data_ptr(),
-        tokens,
-        heads,
-        width,
-        cos.shape[-1],
-        token,
-        head,
-        heads * width,
-        width,
-        x.dtype == torch.bfloat16,
-        torch.get_num_threads(),
-    )
-    return out.transpose(1, 2)
 
 
 @cache

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
-from octavo.engine.gates import gate_of
 from octavo.engine.linears import Linears, Quantisation
 from octavo.engine.mixers import Mixers, StateCache, modules_with_states
 from octavo.engine.norms import norm_of
@@ -145,7 +144,7 @@ class Runner:
         self._cache = RowCache(model, self.storage) if self.by_rows else None
         self._takes = signature(model.forward).parameters.keys()
         self._linears = Linears(model, quantise)
-        self._between = Takeover(model, (norm_of, gate_of, turning))
+        self._between = Takeover(model, (norm_of, turning))
         self._attends = bool(paged_layers(plan)) and not self.by_rows
         model.eval()
         self._take()

@@ -1,6 +1,6 @@
 """Modules of a model whose ``forward`` is another for as long as an engine has the model.
 
-Which other is said by what is asked when it is made: norms, gated activations, rotary codes. Knows
+Which other is said by what is asked when it is made: norms, rotary codes. Knows
 no families: a module is taken only where what it computes was seen to be the same.
 """
 
