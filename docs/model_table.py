@@ -209,10 +209,9 @@ def _engine() -> list[str]:
         lines.append(f"| {given} | {' | '.join(map(str, counts))} |")
     lines += [
         "",
-        "*text*: the families that `AutoModelForCausalLM` of transformers names, CSM, and the",
-        "decoder of Kosmos 2; the tables below say of each how it runs, and under how many of the",
-        "conditions. CSM runs under its own `generate()`, with the",
-        "[drop-in](transformers.md#models). The others:",
+        "*text*: the families that `AutoModelForCausalLM` of transformers names, and six others;",
+        "the tables below say of each how it runs, and under how many of the conditions. CSM",
+        "runs under its own `generate()`, with the [drop-in](transformers.md#models). Others:",
         "",
     ]
     for group, given in list(GROUPS.items())[1:]:

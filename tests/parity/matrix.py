@@ -231,8 +231,10 @@ def refusals(case: Case) -> dict[str, str]:
 
     Raises:
         UnsupportedModel: the engine refuses the model under any condition.
+        AssertionError: generate() answers all prompts alike, which proves nothing.
     """
     case.engine().close()
+    assert len(set(map(tuple, case.expected))) > 1, f"all are answered {case.expected[0]}"
     seen = {}
     for name, condition in CONDITIONS.items():
         if name in case.why:

@@ -101,8 +101,15 @@ PARTS = {
     },
 }
 """What stands beside it there, where its own sizes are not tiny."""
-BESIDE = {"csm": "CsmForConditionalGeneration", "kosmos_2_text_model": "Kosmos2TextForCausalLM"}
-"""Others that are tried, and their classes."""
+BESIDE = {
+    "chameleon": "ChameleonForConditionalGeneration",
+    "csm": "CsmForConditionalGeneration",
+    "emu3_text_model": "Emu3ForCausalLM",
+    "kosmos_2_5_text_model": "Kosmos2_5TextForCausalLM",
+    "kosmos_2_text_model": "Kosmos2TextForCausalLM",
+    "mistral4": "Mistral4ForCausalLM",
+}
+"""Others that make text, and their classes."""
 FAMILIES = sorted([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *BESIDE])
 SINGLE = ("inkling2_loop_text", "inkling2_text", "kosmos_2_text_model", "xglm")
 """Families whose code mixes in float32, and is compared in it."""

@@ -9,7 +9,8 @@ RECORDED = answers.recorded()
 SAMPLE = {
     "causal": [
         *("llama", "mistral", "bert", "deepseek_v3", "gemma3n_text", "gpt_oss", "mllama"),
-        *("bloom", "diffllama", "gpt_neo", "glm_moe_dsa", "llama4_text", "whisper"),
+        *("bloom", "diffllama", "gpt_neo", "glm_moe_dsa", "kosmos_2_5_text_model"),
+        *("llama4_text", "whisper"),
         *("bailing_hybrid", "falcon_h1", "jamba", "kimi_linear", "lfm2", "mamba", "minimax"),
         *("inkling2_text", "qwen3_next", "recurrent_gemma", "rwkv", "xlstm", "zamba2", "zaya"),
         *("cpmant", "csm", "openai-gpt"),

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from transformers.models.kosmos2.configuration_kosmos2 import Kosmos2TextConfig
-from transformers.models.kosmos2.modeling_kosmos2 import Kosmos2TextForCausalLM
 
 import octavo
 from octavo import SamplingError
@@ -653,12 +651,6 @@ def test_refuses_models_it_cannot_run(model, kind, shape):
                 transformers.CsmDepthDecoderConfig(**SHAPE, backbone_hidden_size=32)
             ),
             "codebooks",
-        ),
-        (
-            lambda: Kosmos2TextForCausalLM(
-                Kosmos2TextConfig(vocab_size=97, embed_dim=32, layers=2, attention_heads=4)
-            ),
-            "masks",
         ),
     ],
 )

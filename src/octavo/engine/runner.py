@@ -6,7 +6,6 @@ models can run so. Knows no requests, and decides nothing.
 """
 
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -35,6 +34,7 @@ from octavo.integrations.transformers.models import (
     REFUSED,
     length_bound_rope,
     spec_of,
+    taken_by,
     why_by_rows,
 )
 from octavo.model.layers import LayerKind, kinds_in
@@ -142,7 +142,7 @@ class Runner:
         self._writer = cache_class(model, PageWriter)(plan)
         self._latents = None if self.by_rows else LatentLayers(model, plan)
         self._cache = RowCache(model, self.storage) if self.by_rows else None
-        self._takes = signature(model.forward).parameters.keys()
+        self._takes = taken_by(model)
         self._linears = Linears(model, quantise)
         self._between = Takeover(model, (norm_of, turning))
         self._attends = bool(paged_layers(plan)) and not self.by_rows

@@ -33,11 +33,21 @@ BY_ROWS = {
 
 REFUSED = {
     "csm_depth_decoder_model": "its positions are the codebooks of one frame, one for all rows",
-    "kosmos_2_text_model": "its code makes its attention masks by itself",
     "cpmant": "it puts tokens of its own before every prompt",
     "prophetnet": "its code computes no part of a prompt behind another",
 }
 """Families that no engine can cut into chunks, or run beside others."""
+
+
+COUNTING = ("kosmos_2_text_model", "kosmos_2_5_text_model")
+"""Families that count positions from elsewhere than 0: by themselves, as generate() has them do."""
+
+
+def taken_by(model: Any) -> frozenset[str]:
+    """What a model's forward takes of what generate() gives it. O(parameters)."""
+    taken = frozenset(signature(model.forward).parameters)
+    name = model.config.get_text_config(decoder=True).model_type
+    return taken - {"position_ids"} if name in COUNTING else taken
 
 
 def why_by_rows(model: Any, spec: ModelSpec) -> str | None:
@@ -48,7 +58,6 @@ def why_by_rows(model: Any, spec: ModelSpec) -> str | None:
     kinds = [kind for _, kind in spec.kinds()]
     if not any(isinstance(kind, Attention | Latent) for kind in kinds):
         return None
-    taken = signature(model.forward).parameters
     causal = [getattr(module, "is_causal", True) for module in model.get_decoder().modules()]
     reasons = {
         "its code does not use transformers' attention interface": not takes_attention(model),
@@ -56,7 +65,7 @@ def why_by_rows(model: Any, spec: ModelSpec) -> str | None:
             getattr(kind, "indexer", 0) for kind in kinds
         ),
         "its layers attend by chunks": any(getattr(kind, "chunk", None) for kind in kinds),
-        "its positions follow from the length of its cache": "position_ids" not in taken,
+        "its positions follow from the length of its cache": "position_ids" not in taken_by(model),
         "its attention is causal by a mask alone": not all(causal),
     }
     name = model.config.get_text_config(decoder=True).model_type
