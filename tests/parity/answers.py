@@ -16,6 +16,7 @@ from octavo.model.configs.nested import REFUSED as NO_CACHE
 
 FILE = Path(__file__).parents[1] / "data/engine_families.json"
 HEAR = list(media_models.HEARING)
+SEE = [name for name in media_models.FAMILIES | media_models.REFUSED if name not in HEAR]
 
 
 def _smollm2(name: str) -> Case:
@@ -30,7 +31,7 @@ def _smollm2(name: str) -> Case:
 GROUPS = {
     "real": (["smollm2-135m"], _smollm2),
     "causal": (served_models.FAMILIES, served_models.case_of),
-    "see": ([n for n in media_models.FAMILIES if n not in HEAR], media_models.case_of),
+    "see": (SEE, media_models.case_of),
     "hear": (HEAR, media_models.case_of),
     "encode and decode": (list(encoder_models.FAMILIES), encoder_models.case_of),
 }
@@ -62,7 +63,10 @@ def answer_of(group: str, family: str) -> Answer:
             why = engine.by_rows
     except UnsupportedModel as error:
         return Answer("refused", str(error).partition(": ")[2])
-    return Answer("by rows" if why else "together", why or "", refusals(case))
+    lacks = refusals(case)
+    if lacks.keys() == CONDITIONS.keys() and len(set(lacks.values())) == 1:  # when it is submitted
+        return Answer("refused", lacks["alone"])
+    return Answer("by rows" if why else "together", why or "", lacks)
 
 
 def recorded() -> dict[str, dict[str, Answer]]:

@@ -318,10 +318,67 @@ FAMILIES = {
     ),
 }
 
+FAMILIES |= {
+    "Exaone4_5_": (
+        {
+            "text_config": {"model_type": "exaone4", "sliding_window": 8} | TEXT,
+            "vision_config": FAMILIES["Qwen2_5_VL"][0]["vision_config"]
+            | {"num_key_value_heads": 2},
+            **VISION_MARKS,
+        },
+        _patches,
+    ),
+    "GlmOcr": (
+        {
+            "text_config": TEXT | {"rope_parameters": GLM},
+            "vision_config": GRID | {"image_size": 16},
+            **GLM_MARKS,
+        },
+        _patches,
+    ),
+    "LlavaNextVideo": FAMILIES["LlavaNext"],
+    "Qwen3_5Moe": (
+        FAMILIES["Qwen3_5"][0]
+        | {
+            "text_config": FAMILIES["Qwen3_5"][0]["text_config"]
+            | MOE
+            | {"shared_expert_intermediate_size": 32},
+        },
+        _patches,
+    ),
+}
+REFUSED = {
+    "Gemma3": (
+        {
+            "text_config": TEXT | {"layer_types": ["sliding_attention", "full_attention"]},
+            "vision_config": SIGLIP,
+            "mm_tokens_per_image": 4,
+        },
+        _square(4),
+    ),
+    "GotOcr2": (
+        {
+            "text_config": QWEN2,
+            "vision_config": EYE
+            | {"output_channels": 16, "window_size": 2, "global_attn_indexes": [1]},
+        },
+        _square(1),
+    ),
+    "PaliGemma": (
+        {
+            "text_config": {"model_type": "gemma"} | TEXT,
+            "vision_config": SIGLIP | {"projection_dim": 64},
+            "projection_dim": 64,
+        },
+        _square(4),
+    ),
+}
+"""Families whose pictures the engine refuses."""
+
 
 def model_of(family):
     """A tiny random model whose greedy tokens vary."""
-    fields, _ = copy.deepcopy(FAMILIES[family])
+    fields, _ = copy.deepcopy((FAMILIES | REFUSED)[family])
     if family not in HEARING:
         fields = {"image_token_id": IMAGE, "video_token_id": VIDEO} | fields
     config = getattr(transformers, f"{family}Config")(**fields)
@@ -339,15 +396,17 @@ def model_of(family):
 def picture(family, before, after, seed=1):
     """What a processor gives for one picture, or recording, between two texts."""
     random = torch.Generator().manual_seed(seed)
-    found = FAMILIES[family][1]
+    found = (FAMILIES | REFUSED)[family][1]
     more, shape, count = found(None) if callable(found) else found
     texts = [torch.randint(3, 80, (1, n), generator=random) for n in (before, after)]
     places = torch.full((1, count), IMAGE)
     marks = [torch.tensor([[mark]]) for mark in MARKS.get(family, (START, END))]
     ids = torch.cat([texts[0], marks[0], places, marks[1], texts[1]], dim=1)
     found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if "image_grid_thw" in more and family != "VideoLlama3":
+    if "image_grid_thw" in more and family not in ("Exaone4_5_", "VideoLlama3"):
         found["mm_token_type_ids"] = (ids == IMAGE).long()
+    if family == "Gemma3":
+        found["token_type_ids"] = (ids == IMAGE).long()
     name = "input_features" if family in HEARING else "pixel_values"
     return found | {name: torch.randn(shape, generator=random)} | more
 
