@@ -7,7 +7,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from test_engine import PROMPTS, SHAPE, Letters, conserved, plan_for
 
 import octavo
 from octavo.engine import Engine, SamplingParams
+from octavo.engine.sampling import Sampler
 
 GREEDY = SamplingParams(max_tokens=8)
 LONG = SamplingParams(max_tokens=40)
@@ -336,11 +339,16 @@ def test_refuses_priorities_and_deadlines(engine, options, error):
     assert not engine.step()
 
 
-def test_a_first_sample_that_fails(engine, monkeypatch):
+def failing(request):
+    """A sampler that raises ZeroDivisionError."""
+    return Sampler(replace(request.params, logits_processors=[lambda *_: 1 / 0]))
+
+
+def test_a_first_sample_that_fails(engine):
     """Where the first one's sampler raises, the others compute the prompt for themselves."""
     expected = [each.token_ids for each in alone_each(engine, SAMPLED, PROMPTS[1])]
     request = engine.submit(PROMPTS[1], SAMPLED)
-    monkeypatch.setattr(request.sampler, "draw", lambda chances: 1 / 0)
+    request.sampler = failing(request)
     with pytest.raises(ZeroDivisionError):
         engine.run()
     engine.run()
@@ -420,19 +428,36 @@ def test_stop_and_go_on(served, alone):
 
 def test_whoever_waits_when_the_loop_stops_is_told(served):
     """A reader in another thread gets an error, in an event loop too; the request goes on later."""
-    request = served.submit(PROMPTS[0], SamplingParams(max_tokens=55))
+    there, begun = threading.Condition(), threading.Event()
+
+    class Noted(deque):
+        def append(self, waiter):
+            with there:
+                super().append(waiter)
+                there.notify()
+
+    def stop(*_):  # told behind the first request, of which no news comes in this step
+        with there:
+            assert there.wait_for(lambda: 2 == len(request._waiters), 60)
+        served.stop()
+
+    request = served.submit(
+        PROMPTS[0], SamplingParams(max_tokens=55), on_token=lambda *_: begun.wait(60)
+    )
+    request._waiters = Noted()
 
     async def wait():
         return await request
 
     with ThreadPoolExecutor(2) as pool:
         waits = [pool.submit(request.result), pool.submit(asyncio.run, wait())]
-        next(iter(request))
-        served.stop()
+        other = served.submit(PROMPTS[1], GREEDY, on_token=stop)
+        begun.set()
         errors = [each.exception(60) for each in waits]
-    # one that began to wait behind the stop steps the engine by itself, and has its answer
-    assert all("start() it" in str(each) for each in errors if each is not None)
-    assert isinstance(errors[1], octavo.StepError)
+    assert all(isinstance(each, octavo.StepError) for each in errors)
+    assert all("start() it" in str(each) for each in errors)
+    assert other.error is None
+    other.cancel()
     assert 55 == len(request.result().token_ids)
 
 
@@ -678,10 +703,10 @@ def test_samples_that_end_with_their_first_token(engine):
     assert conserved(engine)
 
 
-def test_a_sample_that_fails_costs_itself_alone(engine, monkeypatch):
+def test_a_sample_that_fails_costs_itself_alone(engine):
     """One sample's sampler raises at the fork; the others get their tokens."""
     request = engine.submit(PROMPTS[1], SAMPLED)
-    monkeypatch.setattr(request.samples[1].sampler, "draw", lambda chances: 1 / 0)
+    request.samples[1].sampler = failing(request)
     engine.start()
 
     assert [6, 6] == [len(request.samples[at].result(60).token_ids) for at in (0, 2)]
@@ -766,3 +791,89 @@ def test_after_any_interrupt_all_requests_go_on(model, alone, verb, stride):
             )
             assert conserved(engine)
     assert count > 3 + stride  # else nothing was interrupted
+
+
+def test_who_gives_up_waiting_leaves_nothing_behind(served):
+    """Each wait that ends without news takes its waiter along, in a thread and an event loop."""
+    go_on = threading.Event()
+    request = served.submit(PROMPTS[0], GREEDY, on_token=lambda *_: go_on.wait(60))
+
+    async def give_up():
+        async def wait():
+            return await request
+
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(wait(), 0.01)
+
+    asyncio.run(give_up())
+    with pytest.raises(TimeoutError):
+        request.result(0.01)
+    assert not request._waiters
+    go_on.set()
+    assert 8 == len(request.result(60).token_ids)
+
+
+def test_a_listener_that_raises_on_the_last_token(engine):
+    """The request has failed, and says so, though all its tokens were there."""
+
+    def fail(request, token):
+        if len(request.output) == 8:
+            raise ValueError("too late")
+
+    request = engine.submit(PROMPTS[0], GREEDY, on_token=fail)
+    with pytest.raises(ValueError, match="too late"):
+        engine.run()
+
+    assert (8, "cancelled") == (len(request.output), request.finish_reason)
+    assert 1 == engine.stats.finished
+    with pytest.raises(ValueError, match="too late"):
+        request.result()
+
+
+def test_all_listeners_hear_of_a_step_in_which_one_was_interrupted(engine, alone):
+    """Ctrl-C in a listener is raised when all others have heard of that step."""
+    heard = [[], []]
+
+    def interrupted(request, token):
+        heard[0].append(token)
+        if len(heard[0]) == 8:
+            raise KeyboardInterrupt
+
+    first = engine.submit(PROMPTS[0], GREEDY, on_token=interrupted)
+    second = engine.submit(PROMPTS[1], GREEDY, on_token=lambda _, token: heard[1].append(token))
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+
+    assert alone[:2] == heard
+    assert alone[:2] == [first.result().token_ids, second.result().token_ids]
+
+
+def test_what_never_fits_says_what_is_short(model):
+    """The error that submit raises has the pages that are missing, by group."""
+    with Engine(model, plan_for(model, 5)) as small, pytest.raises(octavo.NeverFits) as caught:
+        small.submit(list(range(1, 40)), GREEDY)
+
+    assert caught.value.need - caught.value.total == sum(caught.value.short.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"stop_token_ids": [3, 61]}, "stop_token_ids is .*token ids are 0..60"),
+        ({"logit_bias": dict.fromkeys(range(61), -float("inf"))}, "logit_bias is .*bans every"),
+        ({"bad_words_ids": [[at] for at in range(61)]}, "bad_words_ids is .*bans every"),
+    ],
+)
+def test_submit_refuses_what_the_vocabulary_cannot_meet(engine, params, message):
+    """Stop tokens that the model has not, and bans that leave none of its tokens."""
+    with pytest.raises(octavo.SamplingError, match=message):
+        engine.submit(PROMPTS[0], SamplingParams(**params))
+    assert not engine.step()
+
+
+def test_a_stop_token_may_be_banned_by_a_bias(engine):
+    """Then the request ends elsewhere."""
+    params = SamplingParams(max_tokens=3, stop_token_ids=[5], logit_bias={5: -float("inf")})
+
+    assert "length" == engine.generate([PROMPTS[0]], params)[0].finish_reason

@@ -147,6 +147,14 @@ def test_stop_tokens_come_where_the_form_may_end(engine):
         assert length + 1 == len(request.output)
 
 
+def test_a_complete_answer_ends_before_min_tokens(engine):
+    """Where nothing can follow, there is nothing to wait for."""
+    request = engine.submit(PROMPT, SamplingParams(regex="[0-9]{2}", min_tokens=5))
+    engine.run()
+
+    assert (2, "stop") == (len(request.output), request.finish_reason)
+
+
 def test_goes_back_where_drafts_are_rejected(tokenizer):
     """What may follow depends on the tokens alone, whatever was asked about before."""
     samplers = Samplers(EOS + 5, tokenizer)

@@ -137,6 +137,8 @@ def test_without_seed_requests_differ():
         ("top_n_sigma", 0),
         ("top_n_sigma", float("inf")),
         ("repetition_penalty", 0),
+        ("repetition_penalty", 1e-300),
+        ("n", 1025),
         ("presence_penalty", 2.1),
         ("frequency_penalty", "high"),
         ("logit_bias", [5]),
@@ -179,7 +181,13 @@ def test_refuses_what_contradicts():
 
 
 @pytest.mark.parametrize(
-    "params", [{"logit_bias": {61: 1}}, {"bad_words_ids": [[3, 61]]}, {"logprobs": 62}]
+    "params",
+    [
+        {"logit_bias": {61: 1}},
+        {"bad_words_ids": [[3, 61]]},
+        {"stop_token_ids": [61]},
+        {"logprobs": 62},
+    ],
 )
 def test_refuses_ids_beyond_the_vocabulary(params):
     """A model of 61 tokens: the field is named, and what would be right."""

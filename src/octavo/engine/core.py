@@ -299,13 +299,14 @@ class EngineCore:
     def _tell(self) -> BaseException | None:
         """Call each ``on_token`` with what is new, and wake who waits.
 
-        A listener that raises costs its own request and no other's token. Ctrl-C in one is raised
-        here and ends no request; who has not heard by then does at the next step.
+        A listener that raises costs its own request and no other's token. Ctrl-C in one ends no
+        request, and is raised here when all others have heard.
 
         Returns:
             The first error of a request, its own or its listener's.
         """
         first: BaseException | None = None
+        interrupt: KeyboardInterrupt | None = None
         while self._untold:
             request, told = self._untold[0]
             if request.on_token and request.error is None and told < len(request.output):
@@ -313,18 +314,23 @@ class EngineCore:
                 self.torn = False  # a listener changes no pages
                 try:
                     request.on_token(request, request.output[told])
-                except KeyboardInterrupt:
-                    raise
+                except KeyboardInterrupt as error:
+                    interrupt = interrupt or error
                 except BaseException as error:  # noqa: BLE001, lest others do not hear theirs
                     request.error = error
                 self.torn = True
                 continue
-            if request.error is not None and not request.done:
+            if request.error is not None and request.done:
+                request.finish("cancelled")  # whose last token nobody could take
+            elif request.error is not None:
                 self._finish(request, "cancelled")
                 self._erase()
             first = first or request.error
             request.notify()
             self._untold.popleft()
+        if interrupt is not None:
+            self.torn = False
+            raise interrupt
         return first
 
     @staticmethod
@@ -379,7 +385,8 @@ class EngineCore:
         return [request for request in found if not request.done]
 
     def cancel_all(self) -> None:
-        """End every request."""
+        """End every request, when listeners have heard what an interrupt has left."""
+        self._tell()
         self.inbox.read()
         for request in self.unfinished():
             self.end(request, "cancelled")

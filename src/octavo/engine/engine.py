@@ -282,9 +282,9 @@ class Engine:
         sampler, a tokenizer looking for its stop texts, its ``on_token``) cancels that request, is
         kept as its ``error``, and is raised once all others have their token: step on to go on.
 
-        Ctrl-C ends no request; who has not heard a token by then does at the next step, but for the
-        listener that was being called: nothing is told twice. Where it comes amid scheduling or
-        booking, that step begins to compute all pages anew.
+        Ctrl-C ends no request; who has not heard a token by then does at the next step, or when the
+        engine is closed, but for the listener that was being called: nothing is told twice. Where
+        it comes amid scheduling or booking, that step begins to compute all pages anew.
 
         Returns:
             Whether work remains.

@@ -10,6 +10,7 @@ from octavo.cache.cache import Cache
 from octavo.checks import Ints, Tokens, check_tokens
 from octavo.errors import CapacityError, LengthError, NeverFits, TokenError
 from octavo.planner import pools
+from octavo.planner.request import Plan
 
 
 def check_prompt(tokens: Tokens, vocabulary: int) -> Ints:
@@ -42,10 +43,20 @@ def check_limit(cache: Cache, prompt: int, max_tokens: int) -> int:
         raise CapacityError("len(tokens)", prompt, limit - 1, why)
     need = pools.pages(plan, limit)
     if need > plan.usable_pages:
-        raise NeverFits(need, plan.usable_pages, {})
+        raise NeverFits(need, plan.usable_pages, _shortage(plan, limit))
     if limit > cache.max_length:
         raise CapacityError("limit", limit, cache.max_length, "max_length of the plan")
     return limit
+
+
+def _shortage(plan: Plan, length: int) -> dict[str, int]:
+    """Pages (packed: parents) that an empty pool lacks, by group: the first take what there is."""
+    short, left = {}, plan.usable_pages
+    for name, group in plan.groups.items():
+        pages = -(-group.steady_pages(length, plan.page_size) // group.pages_per_parent)
+        short[name] = max(0, pages - left)
+        left = max(0, left - pages)
+    return short
 
 
 def one_per_prompt(name: str, given: Any, count: int) -> list[Any]:

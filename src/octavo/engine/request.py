@@ -279,21 +279,31 @@ class Request:
         if self.owner.advance(self):
             return
         event = threading.Event()
-        self._waiters.append(event.set)  # before looking again: what comes later is heard
-        if self._awaits(count) and self.owner.serving:
-            event.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
-        with suppress(ValueError):  # it was called
-            self._waiters.remove(event.set)
+        waiter = event.set
+        self._waiters.append(waiter)  # before looking again: what comes later is heard
+        try:
+            if self._awaits(count) and self.owner.serving:
+                event.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+        finally:
+            self._forget(waiter)
         if self._awaits(count) and not self.owner.serving:
             raise StepError("the thread that ran the engine was stopped; start() it, or step on")
 
     async def _wait_async(self, count: int) -> None:
         came = asyncio.Event()
-        self._waiters.append(partial(_wake, asyncio.get_running_loop(), came))
-        if not self.owner.serving:
-            raise StepError("no thread runs the engine: start() it, for an event loop cannot")
-        if self._awaits(count):
-            await came.wait()
+        waiter = partial(_wake, asyncio.get_running_loop(), came)
+        self._waiters.append(waiter)
+        try:
+            if not self.owner.serving:
+                raise StepError("no thread runs the engine: start() it, for an event loop cannot")
+            if self._awaits(count):
+                await came.wait()
+        finally:
+            self._forget(waiter)
+
+    def _forget(self, waiter: Callable[[], object]) -> None:
+        with suppress(ValueError):  # it was called
+            self._waiters.remove(waiter)
 
     # -- for its engine ------------------------------------------------------------------------
 

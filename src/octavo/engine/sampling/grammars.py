@@ -55,9 +55,10 @@ class Matcher:
         self._require_sound()
         found = np.unpackbits(bits, count=vocabulary, bitorder="little").view(np.bool_)
         if self._matcher.is_accepting():
-            found[[t for t in self._params.stop_token_ids if t < vocabulary]] = True
+            found[[*self._params.stop_token_ids]] = True
         if len(output) < self._params.min_tokens:
-            found[[t for t in (self._eos, *self._params.stop_token_ids) if t < vocabulary]] = False
+            found[[*self._params.stop_token_ids]] = False
+            found[self._eos : self._eos + 1] = False  # it may be none of the model's
         return found
 
     def ends(self, output: Sequence[int]) -> bool:

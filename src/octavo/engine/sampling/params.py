@@ -19,6 +19,9 @@ LogitsProcessor = Callable[[Any, Any], Any]
 FORMS = ("json_schema", "regex", "grammar")
 """The parameters that say of what form an answer is; a request has one of them or none."""
 
+MOST_SAMPLES = 1024
+"""Most answers that are sampled of one prompt."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -38,14 +41,15 @@ class SamplingParams:
         stop_token_ids: tokens that end the request; the one that does is its last token. Without
             any, as with the ``ignore_eos`` of other engines, it goes on to max_tokens.
         stop: texts that end it as soon as they appear in the text of the generated tokens.
-        min_tokens: no stop token comes, and no stop text counts, before this many are generated.
+        min_tokens: no stop token comes, and no stop text counts, before this many are generated. An
+            answer of a form ends earlier all the same where nothing can follow.
         min_p: sample from tokens at least this times as probable as the likeliest; None: all.
         typical_p: sample from tokens of about expected surprise that together have this
             probability (locally typical sampling); None: all.
         top_n_sigma: sample from tokens whose score is at most this many standard deviations of all
             scores below the largest; None: all.
         repetition_penalty: what scores of tokens of prompt and answer are divided by, or where
-            negative multiplied by.
+            negative multiplied by: 1e-6 to 1e6.
         presence_penalty: subtracted from the scores of tokens of the answer.
         frequency_penalty: subtracted from them once per time they came.
         logit_bias: token id to what is added to its score; ``-inf``: never this token.
@@ -62,7 +66,8 @@ class SamplingParams:
         prompt_logprobs: the same of each token of the prompt but the first, which is computed whole
             for it, and whose logits take 4 bytes x vocabulary x tokens of a step.
         include_stop: whether the text of an answer ends with the stop text, not before it.
-        n: answers to sample; the prompt is computed once. They use ``seed``, ``seed + 1`` and on.
+        n: answers to sample, at most 1,024; the prompt is computed once. They use ``seed``,
+            ``seed + 1`` and on.
 
     Raises:
         SamplingError: a value is out of range, or two contradict each other.
@@ -117,7 +122,7 @@ class SamplingParams:
     def _check_counts(self) -> None:
         check_int("max_tokens", self.max_tokens, 0)
         check_int("min_tokens", self.min_tokens, 0)
-        if check_int("n", self.n, 1) > 1 and self.temperature == 0:
+        if check_int("n", self.n, 1, MOST_SAMPLES) > 1 and self.temperature == 0:
             raise SamplingError("n", self.n, "greedy answers are all the same; set a temperature")
         if self.min_tokens > self.max_tokens:
             why = f"max_tokens is {self.max_tokens}"
@@ -140,7 +145,7 @@ class SamplingParams:
             _check_number("typical_p", self.typical_p, 0, 1, above=True)
         if self.top_n_sigma is not None:
             _check_number("top_n_sigma", self.top_n_sigma, 0, inf, above=True)
-        _check_number("repetition_penalty", self.repetition_penalty, 0, inf, above=True)
+        _check_number("repetition_penalty", self.repetition_penalty, 1e-6, 1e6)
         _check_number("presence_penalty", self.presence_penalty, -2, 2)
         _check_number("frequency_penalty", self.frequency_penalty, -2, 2)
 
@@ -174,7 +179,7 @@ def check_vocabulary(params: SamplingParams, vocabulary: int) -> None:
         vocabulary: how many tokens it has.
 
     Raises:
-        SamplingError: a biased or banned token is none of them.
+        SamplingError: a biased, banned or stop token is none of them, or all are banned.
         LengthError: more log probabilities are asked for than it has tokens.
     """
     right = f"the model's token ids are 0..{vocabulary - 1}"
@@ -182,6 +187,13 @@ def check_vocabulary(params: SamplingParams, vocabulary: int) -> None:
         raise SamplingError("logit_bias", params.logit_bias, right)
     if any(token >= vocabulary for word in params.bad_words_ids for token in word):
         raise SamplingError("bad_words_ids", params.bad_words_ids, right)
+    if any(token >= vocabulary for token in params.stop_token_ids):
+        raise SamplingError("stop_token_ids", params.stop_token_ids, right)
+    banned = {token for token, value in params.logit_bias.items() if value == -inf}
+    banned |= {word[0] for word in params.bad_words_ids if len(word) == 1}
+    if len(banned) == vocabulary:
+        field = "bad_words_ids" if params.bad_words_ids else "logit_bias"
+        raise SamplingError(field, getattr(params, field), "it bans every token of the model")
     check_int("logprobs", params.logprobs or 0, 0, vocabulary)
     check_int("prompt_logprobs", params.prompt_logprobs or 0, 0, vocabulary)
 
