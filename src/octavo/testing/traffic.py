@@ -307,6 +307,7 @@ class Traffic:
                 text.add([self._guess(text) or 0])
             contents.append(text.contents)
             drafts.append(text.tokens[len(request.text) :])
+        step.input_ids[step.unknown.at] = [token for each in drafts for token in each]
         self._store.run(step, contents, [request.cross for request in requests])
         if any(drafts):
             self.counts[f"drafted, {self._guesses}"] += sum(map(len, drafts))
