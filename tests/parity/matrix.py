@@ -134,6 +134,7 @@ def preempted(case: Case) -> None:
             if len(scheduler.running) > 1:
                 scheduler._preempt_last()
         case.check(requests)
+        assert engine.cache.stats().preemptions, "nobody was preempted"
         engine.cache.check()
 
 
