@@ -141,6 +141,22 @@ def pool_size() -> str:
     return table(["ms per step", "best", "median"], rows)
 
 
+def step() -> str:
+    """Shares of a decode step, by weights, threads and rows."""
+    rows, head = [], []
+    for line in lines("step"):
+        cells = re.split("  +", line.strip())
+        if found := re.search(r"weights (\w+), .* (\d+) threads", line):
+            case = f"{found[1]}, {found[2]} thread{'s' * (found[2] != '1')}"
+        elif cells[0] == "rows":
+            head = cells[1:-1]
+        elif cells[0].endswith(" ms"):
+            whole = cells[-2]
+        elif cells[0].endswith(" %"):
+            rows.append([f"{case}: {cells[0][:-2]}", *cells[1:-2], whole])
+    return table(["weights, threads: rows", *head[:-1], "all, ms"], rows)
+
+
 def prefix() -> str:
     """Questions about one text, by cache."""
     rows = [re.split("  +", line) for line in lines("prefix") if line.startswith("one ")]
@@ -186,6 +202,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "generate": lambda: f"{machine('generate')}\n{generate()[0]}",
     "active prefix": lambda: f"{machine('active_prefix')}\n{active_prefix()}",
     "engine": lambda: f"{machine('engine')}\n{lines('engine')[2]}\n\n{engine()[0]}",
+    "step": lambda: f"{machine('step')}\n{step()}",
     "pool size": lambda: f"{machine('pool_size')}\n{pool_size()}",
     "index": lambda: f"{machine('index')}\n{index()[0]}",
     "speculation": lambda: f"{machine('speculation')}\n{speculation()}",
