@@ -455,6 +455,31 @@ def test_later_prompts_find_nothing_of_a_step_that_failed(model, engine, monkeyp
     assert conserved(engine)
 
 
+@pytest.mark.parametrize("samples", [1, 3])
+def test_later_prompts_find_nothing_of_a_chunk_that_failed(model, samples):
+    """A chunk that wants no token is not published where what it computed are no numbers."""
+    prompt = list(range(1, 41))
+    with Engine(model, plan_for(model)) as other:
+        (right,) = other.generate([prompt], greedy())
+
+    def spoil(module, args, out):
+        out[:, 2:3] = float("nan")
+
+    params = greedy() if samples == 1 else greedy(temperature=1.0, n=samples)
+    with Engine(model, plan_for(model), max_step_tokens=16) as engine:
+        request = engine.submit(prompt, params)
+        engine.step()
+        hook = model.model.embed_tokens.register_forward_hook(spoil)
+        with pytest.raises(octavo.UnsupportedModel, match="behind a chunk of the prompt"):
+            engine.step()
+        hook.remove()
+        assert ["cancelled"] * samples == [each.finish_reason for each in request.samples]
+        (found,) = engine.generate([prompt], greedy())
+        assert right.token_ids == found.token_ids
+        assert 16 == found.cached_tokens
+        assert conserved(engine)
+
+
 def test_all_that_listen_hear_before_the_first_failure_is_raised(engine):
     """Each of several listeners that raise is noted on its own request; the first is raised."""
 

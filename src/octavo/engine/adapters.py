@@ -98,6 +98,9 @@ class Adapters:
             if self.identity(each.id) != each:
                 right = "its weights have changed since the request came; submit it again"
                 raise IdentityError("adapter", each.id, right)
+        if not self._layers:
+            yield
+            return
         rows = [_BASE if each is None else each.id for each in adapters]
         counts = (step.query_start[1:] - step.query_start[:-1]).tolist()
         self._tokens = [name for name, n in zip(rows, counts, strict=True) for _ in range(n)]

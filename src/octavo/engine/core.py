@@ -239,20 +239,28 @@ class EngineCore:
             with self.conditions.applied(scored, [each.condition for each in turn.requests]):
                 logits = self.runner.forward(scored, draft_counts(step))
             storage.apply(step.snapshots)
-            logits = note_scores(scored, step, turn.requests, logits)
+            logits, broken = note_scores(scored, step, turn.requests, logits)
             rows = list(compress(turn.requests, step.wants_token.tolist()))
             logits, drafts, wanting = _with_forks(logits, drafts, rows)
             found = sample_accepted(logits, drafts, wanting)
-            for at, choices in zip(step.sample.tolist(), found, strict=False):  # forks come last
-                if isinstance(choices, UnsupportedModel):  # nobody is to find its keys and values
-                    self.cache.preempt(step.sequences[at])
+            failed = [  # forks come last
+                at
+                for at, choices in zip(step.sample.tolist(), found, strict=False)
+                if isinstance(choices, UnsupportedModel)
+            ]
+            for at in (*broken, *failed):  # nobody is to find its keys and values
+                self.cache.preempt(step.sequences[at])
             tokens, kept = accepted(step, found[: len(rows)])
             self.cache.commit(step, tokens, kept=kept)
             self._count(**self._speculation.note(step, wanting, drafts, found))
         except BaseException:
             self._abort(step)
             raise
-        return self._fork(wanting, found, len(rows))
+        wanting, found = self._fork(wanting, found, len(rows))
+        more = [each for at in broken for each in turn.requests[at].samples if not each.done]
+        why = "the model gave none that are numbers behind a chunk of the prompt"
+        errors = [UnsupportedModel("logits", why) for _ in more]
+        return [*wanting, *more], [*found, *errors]
 
     def _fork(self, wanting: list[Request], found: Found, rows: int) -> tuple[list[Request], Found]:
         """Let samples go on from their prompt: those of ``wanting`` that have no row of the step.

@@ -6,7 +6,9 @@ are wanted at each of them. Such a prompt is computed whole, whatever the cache 
 
 from collections.abc import Sequence as Items
 from itertools import count
+from math import isfinite
 
+import numpy as np
 import torch
 
 from octavo.cache.identity import Salt
@@ -24,21 +26,25 @@ def own_salt(params: SamplingParams) -> Salt | None:
 
 
 def with_scores(step: Step, requests: Items[Request]) -> Step:
-    """The step with the tokens of prompts that are to be scored as drafts; itself without any.
+    """The step with more logits wanted than are sampled from; itself where none are.
+
+    The tokens of prompts that are to be scored are as drafts. Of a chunk of a prompt that is not
+    the last the logits behind it are looked at, which tell whether what it computed are numbers.
 
     Cost: O(rows), and O(tokens) where there are some.
     """
     rows = [row for row, past in enumerate(step.past.tolist()) if _scores(requests[row], past)]
-    if not rows:
+    wants = step.counts > 0
+    if not rows and np.array_equal(wants, step.wants_token):
         return step
-    known, wants = step.known.copy(), step.wants_token.copy()
-    known[rows], wants[rows] = step.past[rows] + 1, step.counts[rows] > 0
+    known = step.known.copy()
+    known[rows] = step.past[rows] + 1
     return step.replace(known=known, wants_token=wants)
 
 
 def note_scores(
     scored: Step, step: Step, requests: Items[Request], logits: torch.Tensor
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, list[int]]:
     """Tell requests how probable the tokens of their prompts are.
 
     What a request has been told before, in a step that was aborted or lost again, stays.
@@ -50,21 +56,23 @@ def note_scores(
         logits: [k, vocabulary] of ``scored``.
 
     Returns:
-        Those of ``step``.
+        Those of ``step``, and its rows that want no token and whose logits are no numbers.
 
     Cost: O(tokens of prompts x vocabulary).
     """
     if scored is step:
-        return logits
-    rows, start, sampled = scored.sample.tolist(), 0, []
+        return logits, []
+    rows, start, sampled, broken = scored.sample.tolist(), 0, [logits[:0]], []
     counts, wanted = 1 + draft_counts(scored), draft_counts(step) + step.wants_token
     for row in rows:
         mine = logits[start : start + int(counts[row])]
         past, start = int(step.past[row]), start + int(counts[row])
-        if _scores(requests[row], past):
+        if not wanted[row] and not isfinite(mine[-1].max()):
+            broken.append(row)
+        elif _scores(requests[row], past):
             _tell(requests[row], past, mine)
         sampled.append(mine[len(mine) - int(wanted[row]) :])
-    return torch.cat(sampled)
+    return torch.cat(sampled), broken
 
 
 def _scores(request: Request, past: int) -> bool:
