@@ -33,8 +33,8 @@ enum {
     FEW = 8,      /* rows summed at once at most; more are worth writing a strip down as float32 */
     CHUNK = 8,    /* strips a thread takes at once */
     TILES = 2,    /* tiles */
-    AHEAD = 4096, /* bytes of packed weights that are asked for before they are needed */
-    SMALL = 4096, /* products that are not worth another thread */
+    AHEAD = 4096,  /* bytes of packed weights that are asked for before they are needed */
+    SMALL = 65536, /* products that are not worth another thread */
 };
 
 enum kind { FP32, BF16, INT8, INT4, PAIRED }; /* the last: bfloat16, multiplied two to a lane */
@@ -42,6 +42,7 @@ enum kind { FP32, BF16, INT8, INT4, PAIRED }; /* the last: bfloat16, multiplied 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ints __attribute__((vector_size(LANES * 4)));
 typedef uint16_t halves __attribute__((vector_size(LANES * 2)));
+typedef int8_t signed_bytes __attribute__((vector_size(LANES)));
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 8")
@@ -273,27 +274,27 @@ INLINE void strip(const struct call *c, const struct part *p, void *out, float *
 /* Rounds a group of a row of x: NaN and infinity make its scale NaN or infinite. */
 INLINE void quantise(struct group *to, const float *x) {
     const float top = 127 * 128, shift = 12582912; /* 1.5 * 2^23, to which integers are added */
-    int32_t bits[GROUP], most = 0, none;
-    float unit;
-    memcpy(&none, &shift, sizeof none);
-    memcpy(bits, x, sizeof bits);
-    for (int i = 0; i < GROUP; i++) {
-        int32_t size = bits[i] & 0x7fffffff; /* of the same order as the numbers' sizes */
-        most = most > size ? most : size;
+    ints most = {0}, sum = {0};
+    int32_t greatest = 0;
+    for (int i = 0; i < GROUP; i += LANES) {
+        ints size = (ints)load(x + i) & 0x7fffffff; /* of the same order as the numbers' sizes */
+        ints more = size > most;
+        most = (size & more) | (most & ~more);
     }
-    memcpy(&to->scale, &most, sizeof most);
-    unit = to->scale > 0 ? top / to->scale : 0;
-    for (int i = 0; i < GROUP; i++) {
-        float moved = x[i] * unit + shift;
-        memcpy(bits + i, &moved, sizeof moved);
+    for (int i = 0; i < LANES; i++) greatest = most[i] > greatest ? most[i] : greatest;
+    memcpy(&to->scale, &greatest, sizeof greatest);
+    float unit = to->scale > 0 ? top / to->scale : 0;
+    for (int i = 0; i < GROUP; i += LANES) {
+        ints number = (ints)(load(x + i) * unit + shift) - (ints)spread(shift);
+        ints high = (number + 64) >> 7;
+        signed_bytes digits = __builtin_convertvector(high, signed_bytes);
+        memcpy(to->high + i, &digits, sizeof digits);
+        digits = __builtin_convertvector(number - high * 128, signed_bytes);
+        memcpy(to->low + i, &digits, sizeof digits);
+        sum += number;
     }
     to->sum = 0;
-    for (int i = 0; i < GROUP; i++) {
-        int32_t number = bits[i] - none, high = (number + 64) >> 7;
-        to->high[i] = (int8_t)high;
-        to->low[i] = (int8_t)(number - high * 128);
-        to->sum += number;
-    }
+    for (int i = 0; i < LANES; i++) to->sum += sum[i];
     to->scale /= top;
     to->zero = to->scale * (float)to->sum;
 }
@@ -401,9 +402,44 @@ static void prepare(void *to, const void *x, int64_t rows, int64_t width, int ki
     }
 }
 
-INLINE int run(const struct call *c, int threads, int kind) {
-    int64_t outs = is_packed(kind) ? TILE : OUTS, strips = 0, failed = 0;
-    int64_t panels = (c->rows + PANEL - 1) / PANEL;
+/* Outputs that are computed at once. */
+INLINE int64_t outs_of(int kind) { return is_packed(kind) ? TILE : OUTS; }
+
+/* One of the strips and tiles of all layers, for a panel of rows; ``plain`` has room for a strip. */
+INLINE void one(const struct call *c, float *plain, int64_t strip_number, int64_t from, int kind) {
+    int64_t outs = outs_of(kind), part = 0, mine, upto = least(from + PANEL, c->rows);
+    while (strip_number >= (mine = (c->parts[part].outs + outs - 1) / outs)) {
+        strip_number -= mine;
+        part++;
+    }
+    if (is_packed(kind))
+        tile(c, c->parts + part, c->outs[part], strip_number * outs, from, upto, kind);
+    else
+        strip(c, c->parts + part, c->outs[part], plain, strip_number * outs, from, upto, kind);
+}
+
+/* A function for each kind: within a parallel region compilers know no constants. */
+#define OF(name, kind) \
+    static void name(const struct call *c, float *plain, int64_t number, int64_t from) { \
+        one(c, plain, number, from, kind); \
+    }
+OF(one_fp32, FP32)
+OF(one_int8, INT8)
+OF(one_int4, INT4)
+#if defined __AVX512F__ && defined __AVX512BF16__ /* one of the two: each takes seconds to compile */
+OF(one_paired, PAIRED)
+#define one_bf16 NULL
+#else
+OF(one_bf16, BF16)
+#define one_paired NULL
+#endif
+#undef OF
+
+static int run(const struct call *c, int threads, int kind) {
+    void (*const ones[])(const struct call *, float *, int64_t, int64_t) = {
+        one_fp32, one_bf16, one_int8, one_int4, one_paired};
+    int64_t outs = outs_of(kind), strips = 0, panels = (c->rows + PANEL - 1) / PANEL;
+    int chunk = is_packed(kind) ? TILES : CHUNK, failed = 0;
     for (int64_t n = 0; n < c->count; n++) strips += (c->parts[n].outs + outs - 1) / outs;
 #pragma omp parallel num_threads(threads)
     {
@@ -412,25 +448,12 @@ INLINE int run(const struct call *c, int threads, int kind) {
 #pragma omp atomic write
             failed = 1;
         }
-#pragma omp for schedule(dynamic, is_packed(kind) ? TILES : CHUNK)
-        for (int64_t n = 0; n < panels * strips; n++) {
-            int64_t number = n % strips, part = 0, from = n / strips * PANEL, mine;
-            int64_t upto = least(from + PANEL, c->rows);
-            if (kind == BF16 && !plain) continue;
-            while (number >= (mine = (c->parts[part].outs + outs - 1) / outs)) {
-                number -= mine;
-                part++;
-            }
-            const struct part *p = c->parts + part;
-            void *out = c->outs[part];
-            if (is_packed(kind))
-                tile(c, p, out, number * outs, from, upto, kind);
-            else
-                strip(c, p, out, plain, number * outs, from, upto, kind);
-        }
+#pragma omp for schedule(dynamic, chunk)
+        for (int64_t n = 0; n < panels * strips; n++)
+            if (kind != BF16 || plain) ones[kind](c, plain, n % strips, n / strips * PANEL);
         free(plain);
     }
-    return (int)failed;
+    return failed;
 }
 
 /* Computes layers on ``rows`` of ``x``, which is bfloat16 if it is ``half``, else float32, and as
@@ -438,7 +461,7 @@ INLINE int run(const struct call *c, int threads, int kind) {
 int octavo_linear(const struct layers *l, const void *x, void *const *outs, int64_t rows,
                   int64_t half, int64_t threads) {
     int64_t width = l->width, all = 0;
-    int kind = (int)l->kind, failed;
+    int kind = (int)l->kind;
     char *made = NULL;
 #if defined __AVX512F__ && defined __AVX512BF16__
     if (kind == BF16) kind = PAIRED;
@@ -452,13 +475,7 @@ int octavo_linear(const struct layers *l, const void *x, void *const *outs, int6
         prepare(made, x, rows, width, kind, (int)half, (int)threads);
     }
     struct call c = {l->parts, l->count, rows, width, made ? made : x, outs, (int)half};
-    switch (kind) {
-        case FP32: failed = run(&c, (int)threads, FP32); break;
-        case BF16: failed = run(&c, (int)threads, BF16); break;
-        case INT8: failed = run(&c, (int)threads, INT8); break;
-        case INT4: failed = run(&c, (int)threads, INT4); break;
-        default: failed = run(&c, (int)threads, PAIRED);
-    }
+    int failed = run(&c, (int)threads, kind);
     free(made);
     return failed;
 }
