@@ -229,6 +229,7 @@ class Traffic:
         assert later <= self._patience * max(0, highest - request.priority), f"{later} overtook"
         if not self._fails:
             bound = sum(each.limit + self._longest for each in (request, *ahead))
+            bound *= 1 + self.cache.plan.packed  # alone there, each may begin anew, once
             assert self._steps - request.begun <= bound, f"more than {bound} steps"
 
     # -- steps ---------------------------------------------------------------------------------
