@@ -101,6 +101,8 @@ PARTS = {
     },
 }
 """What stands beside it there, where its own sizes are not tiny."""
+SMALL = {*DECODING_ENCODERS, "bart", "git", "marian", "mvp", "plbart", "trocr"}
+"""Families whose norms come last: with larger weights they repeat one token."""
 BESIDE = {
     "chameleon": "ChameleonForConditionalGeneration",
     "csm": "CsmForConditionalGeneration",
@@ -154,7 +156,7 @@ def model_of(family):
     torch.manual_seed(7)
     dtype = torch.float32 if family in SINGLE else torch.float64
     model = _built(family, config).to(dtype).eval()
-    small = family in DECODING_ENCODERS  # deep in norms, they repeat one token with more
+    small = family in SMALL
     with torch.no_grad():
         for parameter in model.parameters():
             spread = (0.05 if small else 0.3) if parameter.ndim > 1 else 0.1 * (not small)
