@@ -46,6 +46,14 @@ def test_the_engine_answers_as_the_page_says(group, family):
     assert RECORDED[group][family] == answers.answer_of(group, family)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen4_exp_text"])
+def test_kernels_of_float32(family, monkeypatch):
+    """Where C computes norms and turns, of queries with keys or alone, the tokens are the same."""
+    monkeypatch.setattr(served_models, "SINGLE", served_models.FAMILIES)
+
+    assert {} == refusals(served_models.case_of(family))
+
+
 def test_other_tokens_are_seen_under_every_condition():
     """A case whose answers are not those of its model meets no condition."""
     case = served_models.case_of("llama")

@@ -68,15 +68,13 @@ def _apply(
     own: Apply,
     run: Any,
     q: torch.Tensor,
-    k: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
     *args: Any,
     **kwargs: Any,
 ) -> Turned:
     """Queries and keys [1, heads, T, dim] turned by cos and sin [1, T, turned]; others by torch."""
-    if args or kwargs or not _takes(q, k, cos, sin):
-        return own(q, k, cos, sin, *args, **kwargs)
+    if kwargs or len(args) != 3 or not _takes(q, *args):
+        return own(q, *args, **kwargs)
+    k, cos, sin = args
     (_, q_heads, tokens, width), k_heads = q.shape, k.shape[1]
     _, q_head, q_token, _ = q.stride()
     _, k_head, k_token, _ = k.stride()
