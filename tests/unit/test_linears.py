@@ -10,6 +10,7 @@ from torch.nn.functional import linear
 
 import octavo
 from octavo.attention.kernels.build import Kernel
+from octavo.checkpoints.processor import fast_dtype
 from octavo.engine import Engine, SamplingParams, linears
 from octavo.engine.linears import GROUP, Layers, Linears, PlainLinear, QuantisedLinear, Together
 from octavo.errors import PlanError, UnsupportedModel
@@ -58,16 +59,24 @@ def inputs_of_15_bits(x):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Counts of the layers of each call of the kernel, in order."""
+    """Counts of the layers of each call of the kernel, in order; 0 where torch computes."""
     counts, compute = [], Layers.compute
 
     def counted(layers, x):
         found = compute(layers, x)
-        counts.append(len(found))
+        counts.append(len(found or ()))
         return found
 
     monkeypatch.setattr(Layers, "compute", counted)
     return counts
+
+
+@pytest.fixture(params=[True, False], ids=["tiles", "no tiles"])
+def tiles(request, monkeypatch):
+    """Whether bf16 is multiplied by tiles: not where Linux or the processor refuses them."""
+    can = request.param and linears.has_tiles()
+    monkeypatch.setattr(linears, "has_tiles", lambda: can)
+    return can
 
 
 def error(found, expected):
@@ -88,29 +97,55 @@ def test_kernel_gives_the_layer(rows, width, outs):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_row_is_the_same_beside_any_others(dtype):
+def test_row_is_the_same_beside_any_others(dtype, tiles):
     """A row's result is equal to the bit alone, beside others, and with more threads."""
-    layer, x = layer_of(96, 200, dtype), torch.randn(8, 96, dtype=dtype)
+    rows = 63 if tiles or dtype == torch.float32 else 8
+    layer, x = layer_of(96, 200, dtype), torch.randn(rows, 96, dtype=dtype)
     kernel = by(PlainLinear(layer))
     threads = torch.get_num_threads()
     with torch.inference_mode():
         together = kernel(x)
-        for n in range(1, 8):
+        for n in range(1, rows):
             assert torch.equal(kernel(x[n:]), together[n:])
         torch.set_num_threads(3)
         assert torch.equal(kernel(x), together)
         torch.set_num_threads(threads)
 
 
-def test_bfloat16_sums_in_float32():
-    """Only the result is rounded."""
-    layer, x = layer_of(576, 64, torch.bfloat16), torch.randn(1, 3, 576, dtype=torch.bfloat16)
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 48, 63])
+@pytest.mark.parametrize(("width", "outs"), [(576, 64), (32, 1), (96, 50), (45, 13)])
+def test_bfloat16_sums_in_float32(rows, width, outs, tiles):
+    """Only the result is rounded, whatever the shape."""
+    layer = layer_of(width, outs, torch.bfloat16)
+    x = torch.randn(1, rows, width, dtype=torch.bfloat16)
     exact = linear(x.double(), layer.weight.double(), layer.bias.double())
     with torch.inference_mode():
         found = by(PlainLinear(layer))(x)
 
-    assert (1, 3, 64) == found.shape
+    assert (1, rows, outs) == found.shape
     assert torch.allclose(found.double(), exact, rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_bfloat16_rows_keep_to_themselves(bad, tiles):
+    """NaN and infinity in a row show in its outputs, and in no other row's."""
+    layer, x = layer_of(64, 20, torch.bfloat16), torch.randn(5, 64, dtype=torch.bfloat16)
+    x[1, 40] = bad
+    with torch.inference_mode():
+        found = by(PlainLinear(layer))(x)
+
+    assert [True, False, True, True, True] == found.isfinite().all(-1).tolist()
+
+
+def test_tiles_compute_what_they_can(calls, tiles):
+    """Up to 64 rows of bf16 are the kernel's by tiles, if widths are whole; else torch has many."""
+    whole, odd = layer_of(64, 20, torch.bfloat16), layer_of(45, 20, torch.bfloat16)
+    with torch.inference_mode():
+        for layer in (whole, odd):
+            by(PlainLinear(layer))(torch.randn(16, layer.in_features, dtype=torch.bfloat16))
+
+    few = fast_dtype() == "bf16"
+    assert [tiles or not few, not few] == [count == 1 for count in calls]
 
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])
@@ -187,10 +222,13 @@ class Heads(torch.nn.Module):
         """None here."""
 
 
-@pytest.mark.parametrize("quantise", [None, "int4"])
-def test_layers_of_one_input_are_one_call(calls, quantise):
+@pytest.mark.parametrize(
+    ("quantise", "dtype"),
+    [(None, torch.float32), (None, torch.bfloat16), ("int4", torch.float32)],
+)
+def test_layers_of_one_input_are_one_call(calls, quantise, dtype):
     """Queries, keys and values come from one call, with what each gives alone."""
-    model, x = Heads(), torch.randn(3, 64)
+    model, x = Heads().to(dtype), torch.randn(3, 64, dtype=dtype)
     layers = [model.q_proj, model.k_proj, model.v_proj]
     kinds = PlainLinear if quantise is None else partial(QuantisedLinear, bits=quantise)
     taken = Linears(model, quantise)

@@ -3,6 +3,9 @@
  * Plain weights are read where they lie, a row of them for each output, in float32 or bfloat16. Work
  * is cut into strips of OUTS outputs, which stay in the cache while PANEL rows of x pass by.
  *
+ * Where the processor multiplies tiles of bfloat16, strips are TILE outputs wide: their weights, a
+ * row for each, are one side of a product as they lie, and rows of x, packed once a call, the other.
+ *
  * Quantised weights are numbers of 8 or 4 bits in groups of GROUP, packed by tiles of TILE outputs.
  * Inputs are rounded to 15 bits, each group of a row with a scale of its own, and kept as two digits
  * of 8 bits, so that products are sums of integers. Outputs of a tile are summed side by side, from
@@ -12,12 +15,20 @@
  * beside any others and with any number of threads.
  */
 
+#define _DEFAULT_SOURCE /* for syscall() */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #ifdef __AVX2__
 #include <immintrin.h>
+#endif
+
+#if defined __linux__ && defined __AMX_BF16__ && defined __AVX512BF16__ && defined __AVX512BW__ && \
+    defined __AVX512VL__
+#define HAS_TILES /* registers of TILE rows of 64 bytes, for processes that may use them */
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #ifdef __AVX512F__
@@ -28,16 +39,18 @@ enum { LANES = 8, OUTS = 4, ROWS = 2 }; /* into 16 */
 
 enum {
     GROUP = 32,   /* elements that share a scale */
-    TILE = 16,    /* outputs of quantised weights that lie side by side */
+    TILE = 16,    /* outputs of quantised weights that lie side by side; rows and outputs of tiles */
     PANEL = 64,   /* rows of x that pass by a strip: at widths that are usual they stay in the L2 */
     FEW = 8,      /* rows summed at once at most; more are worth writing a strip down as float32 */
     CHUNK = 8,    /* strips a thread takes at once */
-    TILES = 2,    /* tiles */
-    AHEAD = 4096,  /* bytes of packed weights that are asked for before they are needed */
+    TILES = 2,    /* tiles of quantised weights */
+    WIDE = 4,     /* strips of TILE outputs */
+    AHEAD = 4096,  /* bytes of tiles that are asked for before they are needed */
     SMALL = 65536, /* products that are not worth another thread */
 };
 
-enum kind { FP32, BF16, INT8, INT4, PAIRED }; /* the last: bfloat16, multiplied two to a lane */
+/* The last two: bfloat16, multiplied by tiles, or two to a lane. */
+enum kind { FP32, BF16, INT8, INT4, TILED, PAIRED };
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ints __attribute__((vector_size(LANES * 4)));
@@ -82,7 +95,7 @@ struct group {
 struct call {
     const struct part *parts;
     int64_t count, rows, width;
-    const char *x;     /* [rows, width] in the element type of the weights, or as struct group */
+    const char *x; /* [rows, width] in the element type of the weights, packed, or as struct group */
     void *const *outs; /* of each part, [rows, outs] */
     int half;          /* whether outputs and biases are bfloat16, else float32 */
 };
@@ -269,6 +282,99 @@ INLINE void strip(const struct call *c, const struct part *p, void *out, float *
     pass_plain(c, p, out, (const char *)plain, &ahead, at, from, upto, outs, FP32);
 }
 
+/* --- plain weights by tiles ------------------------------------------------------------------- */
+
+#ifdef HAS_TILES
+
+/* Two neighbours of a row of x lie together, then those of the next row: [tiles, width / 2, TILE],
+ * the last tile filled up with zeros. */
+static void pack(uint32_t *to, const char *x, int64_t rows, int64_t width) {
+    int64_t pairs = width / 2;
+    memset(to, 0, (size_t)((rows + TILE - 1) / TILE * TILE * pairs) * sizeof *to);
+    for (int64_t from = 0; from < rows; from += TILE, to += TILE * pairs, x += TILE * 4 * pairs)
+        for (int64_t i = 0; i < pairs; i++)
+            for (int r = 0; r < least(TILE, rows - from); r++)
+                memcpy(to + i * TILE + r, x + (r * pairs + i) * 4, sizeof *to);
+}
+
+/* Has the thread's tiles be of TILE rows of 64 bytes each. */
+INLINE void shape_tiles(void) {
+    static const struct {
+        uint8_t palette, start, none[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shapes = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+    _tile_loadconfig(&shapes);
+}
+
+/* Writes outputs at..at+outs-1 of a row, whose sums are TILE floats apart. */
+INLINE void put_sums(const struct part *p, void *out, const float *sums, int64_t row, int64_t at,
+                     int outs) {
+    const ints at_outs = {0,   16,  32,  48,  64,  80,  96,  112,
+                          128, 144, 160, 176, 192, 208, 224, 240};
+    __mmask16 mask = (__mmask16)((1 << outs) - 1);
+    vec found = (vec)_mm512_i32gather_ps((__m512i)at_outs, sums, 4);
+    if (p->bias) {
+        __m256i bias = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)p->bias + at);
+        found += (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bias), 16);
+    }
+    _mm256_mask_storeu_epi16((uint16_t *)out + row * p->outs + at, mask,
+                             (__m256i)_mm512_cvtneps_pbh((__m512)found));
+}
+
+/* A strip of TILE outputs. What is left of a layer's last is filled up with zeros in ``spare``. */
+static void tiled(const struct call *c, const struct part *p, void *out, void *spare, int64_t at,
+                  int64_t from, int64_t upto) {
+    int64_t bytes = 2 * c->width, steps = c->width / GROUP, tiles = (upto - from + TILE - 1) / TILE;
+    int outs = (int)least(TILE, p->outs - at);
+    const char *weight = p->weight + at * bytes, *next = weight + TILE * bytes;
+    const char *x = c->x + from * bytes;
+    float sums[PANEL / TILE][TILE][TILE]; /* by outputs, then rows */
+    if (outs < TILE) {
+        memset(spare, 0, (size_t)(TILE * bytes));
+        weight = memcpy(spare, weight, (size_t)(outs * bytes));
+    }
+    __asm__ volatile("" ::: "memory"); /* some compilers do not know that tiles read it */
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t n = 0; n < steps; n++) {
+#define MULTIPLY(tile) \
+    if (tile < tiles) { \
+        _tile_loadd(5, x + (tile * steps + n) * TILE * 64, 64); \
+        _tile_dpbf16ps(tile, 4, 5); \
+    }
+        int64_t soon = n + AHEAD / (TILE * 64);
+        const char *ahead = soon < steps ? weight + soon * 64 : next + (soon - steps) * 64;
+        for (int o = 0; o < TILE; o++) __builtin_prefetch(ahead + o * bytes, 0, 2);
+        _tile_loadd(4, weight + n * 64, bytes);
+        MULTIPLY(0)
+        MULTIPLY(1)
+        MULTIPLY(2)
+        MULTIPLY(3)
+#undef MULTIPLY
+    }
+    _tile_stored(0, sums[0], 64);
+    _tile_stored(1, sums[1], 64);
+    _tile_stored(2, sums[2], 64);
+    _tile_stored(3, sums[3], 64);
+    for (int64_t row = from; row < upto; row++)
+        put_sums(p, out, sums[(row - from) / TILE][0] + (row - from) % TILE, row, at, outs);
+}
+
+#endif
+
+/* Whether this process may multiply by tiles, which Linux allows those that ask. */
+int octavo_linear_tiles(void) {
+#ifdef HAS_TILES
+    enum { ASK = 0x1023, DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    return !syscall(SYS_arch_prctl, ASK, DATA);
+#else
+    return 0;
+#endif
+}
+
 /* --- quantised weights ------------------------------------------------------------------------ */
 
 /* Rounds a group of a row of x: NaN and infinity make its scale NaN or infinite. */
@@ -403,25 +509,31 @@ static void prepare(void *to, const void *x, int64_t rows, int64_t width, int ki
 }
 
 /* Outputs that are computed at once. */
-INLINE int64_t outs_of(int kind) { return is_packed(kind) ? TILE : OUTS; }
+INLINE int64_t outs_of(int kind) { return is_packed(kind) || kind == TILED ? TILE : OUTS; }
 
-/* One of the strips and tiles of all layers, for a panel of rows; ``plain`` has room for a strip. */
-INLINE void one(const struct call *c, float *plain, int64_t strip_number, int64_t from, int kind) {
+/* One of the strips and tiles of all layers, for a panel of rows; ``spare`` has room for a strip. */
+INLINE void one(const struct call *c, float *spare, int64_t strip_number, int64_t from, int kind) {
     int64_t outs = outs_of(kind), part = 0, mine, upto = least(from + PANEL, c->rows);
     while (strip_number >= (mine = (c->parts[part].outs + outs - 1) / outs)) {
         strip_number -= mine;
         part++;
     }
+#ifdef HAS_TILES
+    if (kind == TILED) {
+        tiled(c, c->parts + part, c->outs[part], spare, strip_number * outs, from, upto);
+        return;
+    }
+#endif
     if (is_packed(kind))
         tile(c, c->parts + part, c->outs[part], strip_number * outs, from, upto, kind);
     else
-        strip(c, c->parts + part, c->outs[part], plain, strip_number * outs, from, upto, kind);
+        strip(c, c->parts + part, c->outs[part], spare, strip_number * outs, from, upto, kind);
 }
 
 /* A function for each kind: within a parallel region compilers know no constants. */
 #define OF(name, kind) \
-    static void name(const struct call *c, float *plain, int64_t number, int64_t from) { \
-        one(c, plain, number, from, kind); \
+    static void name(const struct call *c, float *spare, int64_t number, int64_t from) { \
+        one(c, spare, number, from, kind); \
     }
 OF(one_fp32, FP32)
 OF(one_int8, INT8)
@@ -433,25 +545,37 @@ OF(one_paired, PAIRED)
 OF(one_bf16, BF16)
 #define one_paired NULL
 #endif
+#ifdef HAS_TILES
+OF(one_tiled, TILED)
+#else
+#define one_tiled NULL
+#endif
 #undef OF
 
 static int run(const struct call *c, int threads, int kind) {
     void (*const ones[])(const struct call *, float *, int64_t, int64_t) = {
-        one_fp32, one_bf16, one_int8, one_int4, one_paired};
+        one_fp32, one_bf16, one_int8, one_int4, one_tiled, one_paired};
     int64_t outs = outs_of(kind), strips = 0, panels = (c->rows + PANEL - 1) / PANEL;
-    int chunk = is_packed(kind) ? TILES : CHUNK, failed = 0;
+    int chunk = is_packed(kind) ? TILES : kind == TILED ? WIDE : CHUNK, failed = 0;
+    size_t bytes = (size_t)c->width * (kind == BF16 ? OUTS * 4 : kind == TILED ? TILE * 2 : 0);
     for (int64_t n = 0; n < c->count; n++) strips += (c->parts[n].outs + outs - 1) / outs;
 #pragma omp parallel num_threads(threads)
     {
-        float *plain = kind == BF16 ? malloc((size_t)(OUTS * c->width) * sizeof(float)) : NULL;
-        if (kind == BF16 && !plain) {
+        float *spare = NULL; /* a strip of BF16 as float32, of TILED as it is */
+        if (bytes && !(spare = malloc(bytes))) {
 #pragma omp atomic write
             failed = 1;
         }
+#ifdef HAS_TILES
+        if (kind == TILED) shape_tiles();
+#endif
 #pragma omp for schedule(dynamic, chunk)
         for (int64_t n = 0; n < panels * strips; n++)
-            if (kind != BF16 || plain) ones[kind](c, plain, n % strips, n / strips * PANEL);
-        free(plain);
+            if (!bytes || spare) ones[kind](c, spare, n % strips, n / strips * PANEL);
+#ifdef HAS_TILES
+        if (kind == TILED) _tile_release();
+#endif
+        free(spare);
     }
     return failed;
 }
@@ -471,8 +595,12 @@ int octavo_linear(const struct layers *l, const void *x, void *const *outs, int6
     if (kind != FP32 && kind != PAIRED) {
         size_t size = (size_t)(rows * width) * sizeof(float);
         if (is_packed(kind)) size = (size_t)(rows * width / GROUP) * sizeof(struct group);
+        if (kind == TILED) size = (size_t)((rows + TILE - 1) / TILE * TILE * width) * 2;
         if (!(made = malloc(size))) return 1;
-        prepare(made, x, rows, width, kind, (int)half, (int)threads);
+#ifdef HAS_TILES
+        if (kind == TILED) pack((uint32_t *)made, x, rows, width);
+#endif
+        if (kind != TILED) prepare(made, x, rows, width, kind, (int)half, (int)threads);
     }
     struct call c = {l->parts, l->count, rows, width, made ? made : x, outs, (int)half};
     int failed = run(&c, (int)threads, kind);

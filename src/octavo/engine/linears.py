@@ -1,15 +1,17 @@
 """A model's linear layers on a CPU, computed by a C kernel for as long as an engine has the model.
 
 For the few rows of a decode step the kernel reads weights at the speed of memory, where they lie:
-nothing is packed or copied, and a row's result is the same to the bit beside any others. Layers of
-the same input, such as queries, keys and values, are one call. Weights may also be quantised in
-groups of 32, which costs memory of their own, and rounds what the layers are given to 15 bits.
-`linears.c` computes; modules are all that is known here, no steps and no families of models.
+nothing is packed or copied, and a row's result is the same to the bit beside any others. bf16 is
+multiplied by tiles of 16 outputs where processor and Linux let it (AMX), 16 rows in the time of
+one. Layers of the same input, such as queries, keys and values, are one call. Weights may also be
+quantised in groups of 32, which costs memory of their own, and rounds what the layers are given to
+15 bits. `linears.c` computes; modules are all that is known here, no steps and no families of
+models.
 """
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -21,8 +23,10 @@ from octavo.attention.kernels.build import Kernel
 from octavo.checkpoints.processor import fast_dtype
 from octavo.errors import PlanError, UnsupportedModel, uncopied
 
-KERNEL = Kernel("linears", Path(__file__).with_name("linears.c"), "octavo_linear", "linear layers")
+_SOURCE = Path(__file__).with_name("linears.c")
+KERNEL = Kernel("linears", _SOURCE, "octavo_linear", "linear layers")
 """The compiled kernel."""
+_TILES = Kernel("linears", _SOURCE, "octavo_linear_tiles", "linear layers")  # the same, by name
 GROUP = 32
 """Neighbouring weights of an output that share a scale, where they are quantised."""
 TILE = 16
@@ -30,8 +34,9 @@ TILE = 16
 
 Quantisation = Literal["int8", "int4"]
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, "int8": 2, "int4": 3}  # as linears.c counts them
+_TILED = 4  # bf16 by tiles
 _MANY = 64  # rows from which torch's product of matrices is faster than the kernel
-_FEW = 8  # the same in bf16 where the processor multiplies it
+_FEW = 8  # the same in bf16 where the processor multiplies it, but not by tiles
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # take the same input
 
 _taken: WeakKeyDictionary[Any, "Linears"] = WeakKeyDictionary()  # model -> whose its layers are
@@ -59,6 +64,16 @@ _ARGUMENTS = (
     *(ctypes.POINTER(KernelLayers), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
     *(ctypes.c_int64,) * 3,
 )
+
+
+@cache
+def has_tiles() -> bool:
+    """Whether the kernel multiplies bf16 by tiles here; asks Linux for it, once per process.
+
+    Raises:
+        UnsupportedModel: there is no kernel here.
+    """
+    return bool(_TILES.load()())
 
 
 class Linears:
@@ -193,9 +208,11 @@ class PlainLinear:
 
     def __init__(self, module: torch.nn.Linear) -> None:
         self.module, self._dtype = module, module.weight.dtype
-        self.kind = _KINDS[self._dtype]
-        native = self._dtype == torch.bfloat16 and fast_dtype() == "bf16"
-        self._most = _FEW if native else _MANY
+        self.kind, self._most = _KINDS[self._dtype], _MANY
+        if self._dtype == torch.bfloat16 and module.in_features % GROUP == 0 and has_tiles():
+            self.kind = _TILED
+        elif self._dtype == torch.bfloat16 and fast_dtype() == "bf16":
+            self._most = _FEW
 
     def fill(self, part: KernelPart, x: torch.Tensor, rows: int) -> bool:
         """Say where weights and bias lie now, if the kernel computes so many rows faster, and can.
