@@ -47,6 +47,15 @@ def test_next_commands_are_commands():
         assert callable(parser().parse_args(shlex.split(words)).run)
 
 
+@pytest.mark.model
+def test_the_next_plan_and_simulation_have_room(capsys):
+    """Their memory holds the demo's model and pages beside it."""
+    for words, _ in demo.NEXT[1:]:
+        more = ["--requests", "5"] if words.startswith("simulate") else []
+        assert 0 == main([*shlex.split(words), *more])
+        assert "weights" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("called", "found", "said"),
     [

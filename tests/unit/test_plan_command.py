@@ -148,6 +148,22 @@ def test_a_length_below_a_page(plan, words, right):
     assert err.startswith(f"octavo: {right}")
 
 
+def test_models_without_known_weights_are_named(plan, tmp_path, capsys):
+    """Beside others they would seem to have room for more than they do."""
+    (tmp_path / "model.gguf").write_bytes(b"x" * 4096)
+    known, llama = str(tmp_path / "config.json"), str(CONFIGS / "Llama-3.1-8B.json")
+    for words, told in (
+        (["--memory", "8GiB"], True),
+        (["--memory", "8GiB", "--weights", "1GiB"], False),
+        ([], False),
+    ):
+        plan(config=known)
+        main(["plan", known, llama, "--max-len", "256", *words])
+        out = capsys.readouterr().out
+        assert told == out.endswith("\n(weights not counted: Llama-3.1-8B)\n")
+        assert told == ("not counted" in out)
+
+
 def test_bytes_are_those_of_a_gpu(capsys):
     """Whatever is of one of several GPUs says so."""
     words = ["--gpu", "2xH100-80GB", "--weights", "7GiB", "--max-len", "32k"]

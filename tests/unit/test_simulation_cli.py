@@ -161,7 +161,9 @@ def test_gpus(figures, simulate, config):
     )
     assert by_hand == by_name
     out = simulate(*words, "--gpu", "2xA10-24GB")[1]
-    assert "tp 2, bf16, memory 22.49 GiB per rank, 16 tokens per page" in out
+    assert (
+        "tp 2, bf16, memory 22.49 GiB per rank less 22.48 GiB of weights, 16 tokens per page" in out
+    )
     assert "MiB per rank)" in out
     for more, why in [
         (("--gpu", "2xL4", "--tp", 4, "--config", config), "names 2 GPUs, --tp 4 takes 4"),
@@ -208,6 +210,27 @@ def test_sweeps(figures, config):
     rates = [run["hit_rate_all_tokens"] for run in figures(*words, "--sweep", "memory")["runs"]]
     assert 6 <= len(rates) <= 10
     assert rates[0] < rates[-1] == rates[-2]
+
+
+def test_weights_beside_the_config(figures, simulate, config):
+    """Known ones leave the pool what `octavo plan` leaves; sizes that nobody names are the pool's.
+
+    Pages and a size of one's own count without them.
+    """
+    size = 40 * PAGE_BYTES
+    (config.parent / "model.gguf").write_bytes(b"x" * size)
+    words = (*CHAT, "--config", config)
+    memory = ("--memory", 101 * PAGE_BYTES)
+
+    assert 60 == figures(*words, *memory)["runs"][0]["pages"]
+    assert 100 == figures(*words, *memory, "--weights", 0)["runs"][0]["pages"]
+    assert 80 == figures(*words, *memory, "--tp", 2)["runs"][0]["pages"] // 2
+    assert 50 == figures(*words, "--pages", 50)["runs"][0]["pages"]
+    swept = (*words, "--sweep", "memory")
+    assert 60 == figures(*swept, f"{101 * PAGE_BYTES}B")["runs"][0]["pages"]
+    assert "memory 404 KiB less 160 KiB of weights" in simulate(*words, *memory)[1]
+    assert "sweep of memory, weights not counted" in simulate(*swept)[1]
+    assert "pool 50 pages, 16 tokens per page" in simulate(*words, "--pages", 50)[1]
 
 
 def test_packed_model(figures, simulate):
@@ -474,8 +497,8 @@ def test_settings_are_shown(simulate, config, tmp_path):
     words = (*CHAT, "--config", config, "--memory", "1MiB", "--replicas", 2, "--router", "prefix")
     text = simulate(*words, "--html", page, "--png", tmp_path / "out.png")[1]
     told = (
-        f"Setting: model {tmp_path.name}, bf16, memory 1 MiB, 16 tokens per page, lru, 2 replicas, "
-        "router prefix, sequences of at most 4,096 tokens, --rate 4, seed 0."
+        f"Setting: model {tmp_path.name}, bf16, memory 1 MiB, weights not counted, 16 tokens per "
+        "page, lru, 2 replicas, router prefix, sequences of at most 4,096 tokens, --rate 4, seed 0."
     )
 
     assert told in text

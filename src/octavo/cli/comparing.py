@@ -126,6 +126,7 @@ def _row(question: Question, name: str, length: int) -> Row:
         "tp": plan.tp,
         "memory": plan.memory.device,
         "given": plan.memory.given,
+        "weights": plan.memory.weights,
         "bytes_per_token": plan.bytes_per_token,
         "sequence_bytes": sizes.sequence_bytes(plan, length),
         "padding": plan.budget.padding,
@@ -207,6 +208,9 @@ def notes(found: Sequence[Row], choice: str) -> list[str]:
     words = []
     if choice == "page-size":
         words = ["(lost: half a page per group; table entries: pages of a longest sequence)"]
+    if choice == "model":
+        names = [row["choice"] for row in found if row.get("given") and row["weights"] is None]
+        words = [f"(weights not counted: {', '.join(names)})"] if names else []
     if choice == "tp":
         words = ["(bytes are of one rank; weights are divided among the ranks)"]
     return [*words, *refused]

@@ -52,7 +52,7 @@ NEXT = (
     ('generate "Why is the sky blue?" "Why is the sea salty?"', "two prompts in one batch"),
     (f"plan {DEFAULT_MODEL} --memory 16GiB", "how many conversations fit, and why"),
     (
-        f"simulate chat --config {DEFAULT_MODEL} --memory 64MiB",
+        f"simulate chat --config {DEFAULT_MODEL} --memory 512MiB",
         "what the traffic of a chat service would hit",
     ),
 )

@@ -12,7 +12,7 @@ import octavo
 from octavo import interrupts, simulation
 from octavo.cli import arguments, simulate_options, simulate_page
 from octavo.cli.machine import machine_memory
-from octavo.cli.models import model_files, read_model
+from octavo.cli.models import model_files, read_model, read_weights
 from octavo.cli.paths import check_outputs, check_trace
 from octavo.cli.settings import settings_file
 from octavo.cli.terminal import show
@@ -181,6 +181,9 @@ def _settings(
     options: argparse.Namespace, trace: simulation.Trace, sweep: Any, values: Sequence[str]
 ) -> Iterator[simulation.Setting | TooSmall]:
     spec = None if options.config is None else read_model(options.config)
+    plan_options = {name: found for name in _PLAN if (found := getattr(options, name)) is not None}
+    if sweep != "memory" or values or options.memory is not None:
+        plan_options = _known_weights(options) | plan_options
     pool = Pool(
         spec=spec,
         memory=options.memory,
@@ -189,13 +192,19 @@ def _settings(
         max_length=options.max_len,
         dtype=options.dtype,
         max_step_tokens=options.max_step_tokens,
-        options={name: value for name in _PLAN if (value := getattr(options, name)) is not None},
+        options=plan_options,
         model=spec.name if spec else "",
     )
     base = simulation.Setting(
         octavo.Plan.from_pages(2, 1), options.policy, options.replicas, options.router
     )
     return settings(trace, pool, base, sweep, values, serial=not options.timing)
+
+
+def _known_weights(options: argparse.Namespace) -> dict[str, int]:
+    """Bytes of the weights beside the config on each rank, as `octavo plan` takes them off."""
+    found = None if options.config is None else read_weights(options.config)
+    return {} if found is None else {"weights": -(-found.bytes // (options.tp or 1))}
 
 
 def _runs(

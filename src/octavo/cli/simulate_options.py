@@ -13,6 +13,9 @@ from octavo.planner.gpus import find_gpu
 _MODEL = simulation.TimeModel()
 DTYPES = ("bf16", "fp16", "fp32", "fp8", "int8", "int4")
 SWEEPS = ("memory", "page-size", "policy")
+_WEIGHTS = """\
+on ONE GPU or rank: in all / tp (default: the size of the weights beside the config, if there are \
+any)"""
 _DESCRIPTION = """\
 Replay requests on the very cache you would deploy and say what it hits, evicts and refuses; with
 --timing also which requests wait, and how long. Without it requests run one at a time and without
@@ -111,7 +114,7 @@ def _add_plan(group: Any) -> None:
         "--utilization", metavar="SHARE", help="share of the memory that may be used (default: 1)"
     )
     taken = (
-        ("weights", "the model's weights, on ONE GPU or rank: in all / tp"),
+        ("weights", f"the model's weights, {_WEIGHTS}"),
         ("activations", "a forward pass"),
     )
     for name, what in taken:

@@ -209,7 +209,8 @@ def _usual(sweep: Sweep, pool: Pool, trace: Trace, *, serial: bool) -> list[str]
         start = 1 << (_middle(pool, trace) // 8).bit_length()  # round sizes are easier to read
     else:
         start = max(1, pool.memory // 8)
-    sizes = _doubled(start, whole.num_pages * whole.page_bytes)
+    enough = whole.num_pages * whole.page_bytes + pool.options.get("weights", 0)
+    sizes = _doubled(start, enough)
     return [amount(size).replace(" ", "").replace("bytes", "B") for size in sizes]
 
 

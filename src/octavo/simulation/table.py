@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.planner.figures import amount, counted
-from octavo.simulation.pools import TooSmall
+from octavo.simulation.pools import UNBOUNDED, TooSmall
 from octavo.simulation.report import Outcome, Run
 from octavo.simulation.requests import BLOCK, Trace
 from octavo.simulation.settings import Setting
@@ -95,7 +95,7 @@ def setting_line(trace: Trace, runs: Sequence[Run], sweep: str | None) -> str:
         f"model {setting.model}" if setting.model else "no model",
         f"tp {plan.tp}" if plan.tp > 1 else "",
         "" if plan.elements is None else str(plan.elements.kv),
-        _swept(runs[0], sweep),
+        _swept(runs[0], sweep) + _weights(runs, sweep),
         "" if sweep == "page-size" else f"{counted(plan.page_size, 'token')} per page",
         "" if sweep == "policy" else setting.policy,
         f"{setting.replicas} replica{'s' if setting.replicas > 1 else ''}",
@@ -117,10 +117,26 @@ def _swept(run: Run, sweep: str | None) -> str:
     return f"sweep of {sweep}" + (f", pool {pages}" if sweep == "policy" else "")
 
 
+def _weights(runs: Sequence[Run], sweep: str | None) -> str:
+    """What the weights take of a memory in bytes, or that nothing is taken off for them."""
+    memories = [run.setting.plan.memory for run in runs if _in_bytes(run.setting, sweep)]
+    if not memories or memories[0] is None:
+        return ""
+    weights = memories[0].weights
+    return ", weights not counted" if weights is None else f" less {amount(weights)} of weights"
+
+
+def _in_bytes(setting: Setting, sweep: str | None) -> bool:
+    """Whether the pool is sized by a memory, where the label tells."""
+    if sweep == "memory":
+        return bool(setting.model) and not (setting.label.isdecimal() or setting.label == UNBOUNDED)
+    memory = setting.plan.memory
+    return memory is not None and setting.label == amount(memory.device)
+
+
 def _size(setting: Setting) -> str:
     """What the pool is sized by: the memory of each rank, or pages."""
-    memory = setting.plan.memory
-    if memory is None or setting.label != amount(memory.device):
+    if not _in_bytes(setting, None):
         return f"pool {setting.label}"
     return f"memory {setting.label}" + (" per rank" if setting.plan.tp > 1 else "")
 
