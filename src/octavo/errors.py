@@ -8,7 +8,7 @@ copied and pickled, so that a worker's reaches the process that waits for it.
 
     OctavoError
     ├── OutOfPages (MemoryError)            need, free, evictable, short
-    │   └── NeverFits                       total
+    │   └── NeverFits                       total, why
     ├── CapacityError (ValueError)          name, value, limit
     ├── UnknownSequence (KeyError)          id
     │   └── StaleSequence
@@ -169,15 +169,17 @@ class NeverFits(OutOfPages):
 
     Attributes:
         total: usable pages of the pool.
+        why: what took so many, and what would fit, where that is known.
     """
 
-    def __init__(self, need: int, total: int, short: Mapping[str, int]) -> None:
-        self.total = total
+    def __init__(self, need: int, total: int, short: Mapping[str, int], why: str = "") -> None:
+        self.total, self.why = total, why
         super().__init__(need, total, 0, short)
 
     def _message(self) -> str:
         need, total = _number(self.need), _number(self.total)
-        return f"need {need} pages but the whole pool has {total}: this can never fit"
+        tail = f" ({self.why})" if self.why else ""
+        return f"need {need} pages but the whole pool has {total}: this can never fit{tail}"
 
 
 class CapacityError(OctavoError, ValueError):
@@ -266,11 +268,13 @@ class TokenError(OctavoError, ValueError):
         *,
         name: str | None = None,
         where: str = "",
+        right: str = "",
     ) -> None:
         self.index, self.value = index, value
         ids = f"ints in 0..{high}"
         if name is not None:  # all of an argument, which is no list
-            said = f"{name} is {quote(value)}; it must be a list or array of token ids, {ids}"
+            right = right or f"it must be a list or array of token ids, {ids}"
+            said = f"{name} is {quote(value)}; {right}"
         else:
             said = f"token {index} is {quote(value)}; token ids are {ids}"
         super().__init__(f"{said} ({where})" if where else said)

@@ -302,7 +302,7 @@ def test_a_model_that_raises_for_some_ends_those_alone(engine, model, monkeypatc
 def test_deadlines(engine, alone):
     """What is late ends with the tokens so far, all its samples too; others go on."""
     late = engine.submit(PROMPTS[0], LONG, deadline=1e-9)
-    samples = engine.submit(PROMPTS[1], SAMPLED, deadline=-1.0).samples
+    samples = engine.submit(PROMPTS[1], SAMPLED, deadline=0).samples
     other = engine.submit(PROMPTS[1], GREEDY, deadline=1e6)
 
     assert alone[1] == other.result().token_ids

@@ -61,7 +61,7 @@ SAID = [
     ),
     (
         errors.NeverFits(9, 7, {"full": 2}),
-        {"need": 9, "total": 7, "free": 7, "evictable": 0, "short": {"full": 2}},
+        {"need": 9, "total": 7, "free": 7, "evictable": 0, "short": {"full": 2}, "why": ""},
         "need 9 pages but the whole pool has 7: this can never fit",
     ),
     (

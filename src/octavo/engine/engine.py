@@ -18,10 +18,16 @@ from typing import Any, Literal, Self, TypeVar
 
 from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
-from octavo.checks import Tokens, check_flag, check_int, check_number
+from octavo.checks import Tokens, check_flag, check_int
 from octavo.engine.adapters import unwrapped
 from octavo.engine.core import EngineCore, EngineStats
-from octavo.engine.limits import check_limit, check_prompt, one_per_prompt
+from octavo.engine.limits import (
+    check_deadline,
+    check_limit,
+    check_prompt,
+    check_prompts,
+    one_per_prompt,
+)
 from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Claim, Loop, guard_of, release_alone
 from octavo.engine.progress import wait_for_all
@@ -35,7 +41,6 @@ from octavo.errors import (
     PlanError,
     SamplingError,
     StepError,
-    TokenError,
     UnsupportedModel,
     uncopied,
 )
@@ -206,7 +211,7 @@ class Engine:
 
         Raises:
             LengthError: an empty prompt, or the priority is no int of 32 bits.
-            PlanError: the deadline is no number. TokenError: no token id of this model.
+            PlanError: the deadline is no number, or below 0. TokenError: no token id of this model.
             IdentityError: no adapter of that name is loaded, or ``inputs`` do not fit the prompt.
             UnsupportedModel: the adapter is no plain LoRA or is merged, or the model has no media.
             CapacityError: the prompt leaves no room in the model's context, or the request is
@@ -227,7 +232,7 @@ class Engine:
         if on_token is not None and not callable(on_token):
             raise SamplingError("on_token", on_token, "it must be callable or None")
         check_int("priority", priority, -(2**31) + 1, 2**31 - 1)
-        due = None if deadline is None else time.monotonic() + check_number("deadline", deadline)
+        due = None if deadline is None else time.monotonic() + check_deadline(deadline)
         ids = check_prompt(tokens, self._core.vocabulary)
         condition = self._core.conditions.read(ids, adapter, inputs)
         condition = condition._replace(salt=own_salt(params))
@@ -333,9 +338,7 @@ class Engine:
                 left behind in the engine, Ctrl-C or not.
         """
         self._require_open()
-        if not isinstance(prompts, Iterable):
-            raise TokenError(0, prompts)
-        items = list(prompts)
+        items = check_prompts(prompts)
         given = {"params": params, "adapter": adapter, "inputs": inputs}
         each = zip(*(one_per_prompt(k, v, len(items)) for k, v in given.items()), strict=True)
         requests: list[Request] = []

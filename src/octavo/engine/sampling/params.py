@@ -103,7 +103,7 @@ class SamplingParams:
         self._check_counts()
         self._check_numbers()
         held = {
-            "stop_token_ids": tuple(check_tokens(self.stop_token_ids, "stop_token_ids").tolist()),
+            "stop_token_ids": _ids("stop_token_ids", self.stop_token_ids),
             "stop": _texts("stop", self.stop),
             "logit_bias": _biases(self.logit_bias),
             "bad_words_ids": _id_lists("bad_words_ids", self.bad_words_ids),
@@ -227,6 +227,15 @@ def _biases(given: Any) -> dict[int, float]:
     if not numbers or not all(value == -inf or abs(value) < 2.0**127 for value in values):
         raise SamplingError("logit_bias", given, right)
     return dict(zip(ids, map(float, values), strict=True))
+
+
+def _ids(name: str, given: Any) -> tuple[int, ...]:
+    try:
+        return tuple(check_tokens(given, name).tolist())
+    except TokenError as error:
+        if error.value is not given:
+            raise
+        raise TokenError(0, given, name=name) from error
 
 
 def _id_lists(name: str, given: Any) -> tuple[tuple[int, ...], ...]:
