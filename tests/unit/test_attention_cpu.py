@@ -160,15 +160,19 @@ def test_new_rows_are_put_where_they_are_read(order, dtype):
     torch.manual_seed(1)
     pages, offsets = torch.tensor([3, 1, 3]), torch.tensor([0, 2, 3])
     put = cpu.RowPut(pages, offsets, order)
-    new = torch.randn(3, 5, 2, 8, dtype=dtype)[:, ::2].transpose(1, 2)[:1]
-    for given in (new, new.transpose(0, 2), new.contiguous()):
-        cache = torch.zeros(5, 4, 2, 8, dtype=dtype)
-        expected = cache.clone()
-        expected[pages, offsets] = new[0].transpose(0, 1)
-        cache = cache if order == "token" else cache.transpose(1, 2).contiguous()
-        assert put.takes(given, cache)
-        put.put(given, cache)
-        assert torch.equal(expected, cache if order == "token" else cache.transpose(1, 2))
+    layers = torch.randn(2, 2, 3, 5, 2, 8, dtype=dtype)[:, :, :1, ::2].transpose(3, 4)
+    for turned in (lambda e: e, lambda e: e.transpose(0, 2), torch.Tensor.contiguous):
+        run = None
+        for new in layers:  # of two that are alike
+            zeros = torch.zeros(2, 5, 4, 2, 8, dtype=dtype)
+            caches = list(zeros if order == "token" else zeros.transpose(2, 3).contiguous())
+            expected = zeros.clone()
+            expected[:, pages, offsets] = new[:, 0].transpose(1, 2)
+            given = turned(new[0]), turned(new[1])
+            run = run or put.repeated(given, caches)
+            run(given, caches)
+            for kept, cache in zip(expected, caches, strict=True):
+                assert torch.equal(kept, cache if order == "token" else cache.transpose(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -187,4 +191,7 @@ def test_rows_of_another_shape_are_not_put(new):
     """Other tokens, heads, dims, types, strides and devices are for the storage."""
     put = cpu.RowPut(torch.ones(3, dtype=torch.int64), torch.arange(3), "head")
 
-    assert not put.takes(new, torch.zeros(2, 2, 4, 8))
+    right, cache = torch.zeros(1, 2, 3, 8), torch.zeros(2, 2, 4, 8)
+    assert put.repeated((right, right), (cache, cache)) is not None
+    assert put.repeated((new, right), (cache, cache)) is None
+    assert put.repeated((right, new), (cache, cache)) is None

@@ -25,6 +25,8 @@ KERNEL = Kernel("attention", _SOURCE, "octavo_paged_attention", "backend cpu")
 """The compiled kernel."""
 PUT = Kernel("attention", _SOURCE, "octavo_put_rows", "backend cpu")
 """What puts new keys and values where it reads them."""
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values."""
 _FAR = 2**62
 """Positions are below it: a larger window sees no more, and sums with it stay in 64 bits."""
 
@@ -44,6 +46,26 @@ class KernelCall(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("window", "sink_tokens", "causal")),
         *((name, ctypes.c_int64) for name in ("bf16", "threads")),
         *((name, ctypes.c_double) for name in ("scale", "softcap")),
+    )
+
+
+class _PutRows(ctypes.Structure):
+    """``struct rows`` of cpu.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("new", "cache")),
+        *((name, ctypes.c_int64) for name in ("size", "new_token", "new_head")),
+        *((name, ctypes.c_int64) for name in ("page", "head", "token")),
+    )
+
+
+class _PutCall(ctypes.Structure):
+    """``struct put`` of cpu.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("pages", "offsets")),
+        *((name, ctypes.c_int64) for name in ("tokens", "heads", "bytes")),
+        *((name, _PutRows) for name in ("key", "value")),
     )
 
 
@@ -139,7 +161,7 @@ def _run(kernel: Any, to: KernelCall, sizes: Sizes, arrays: Tensors) -> torch.Te
 
 
 class RowPut:
-    """Puts new keys or values of a step's tokens where `CpuStep` reads them.
+    """Puts new keys and values of a step's tokens where `CpuStep` reads them.
 
     Args:
         pages: int64[T], the page of each token.
@@ -154,18 +176,39 @@ class RowPut:
 
     def __init__(self, pages: torch.Tensor, offsets: torch.Tensor, order: str) -> None:
         self._pages, self._offsets = pages.contiguous(), offsets.contiguous()
-        self._at = self._pages.data_ptr(), self._offsets.data_ptr()
         self._order, self._heads_at = order, 1 if order == "head" else 2
-        self._put = PUT.load()
-        self._put.argtypes = (*[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 9)
-        self._put.restype = None
+        self._kernel = PUT.load()
+        self._kernel.restype = None
 
-    def takes(self, new: torch.Tensor, cache: torch.Tensor) -> bool:
-        """Whether ``new`` [rows, heads, columns, dim] can be put: of one row, or one column. O(1).
+    def repeated(self, new: Pair, caches: Pair) -> Callable[[Pair, Pair], None] | None:
+        """What puts keys and values into the pages of layers that are alike. O(1).
 
-        All else, such as rows of another size, is for `octavo.storage.LayerStore.write` to store or
-        to refuse.
+        Args:
+            new: keys and values [rows, heads, columns, dim], of one row or of one column.
+            caches: a layer's keys and values.
+
+        Returns:
+            A function of a layer's ``new`` and ``caches`` with the shapes, strides and element
+            types of these, of O(T * heads * dim). For one thread at a time. None: these are for
+            `octavo.storage.LayerStore.write` to store or to refuse, such as rows of another size.
         """
+        if not all(map(self._takes, new, caches)):
+            return None
+        rows, heads, columns, _ = new[0].shape
+        to = _PutCall(
+            pages=self._pages.data_ptr(),
+            offsets=self._offsets.data_ptr(),
+            tokens=rows * columns,
+            heads=heads,
+            bytes=new[0].itemsize,
+        )
+        for part, each, cache in zip((to.key, to.value), new, caches, strict=True):
+            of_row, part.new_head, of_column, _ = each.stride()
+            part.new_token, part.size = of_column if rows == 1 else of_row, each.shape[3]
+            part.page, part.head, part.token = strides(cache, self._order)
+        return partial(self._put, to, to.key, to.value)
+
+    def _takes(self, new: torch.Tensor, cache: torch.Tensor) -> bool:
         rows, heads, columns, size = new.shape
         return (
             new.dtype == cache.dtype
@@ -177,19 +220,11 @@ class RowPut:
             and new.stride(3) == 1
         )
 
-    def put(self, new: torch.Tensor, cache: torch.Tensor) -> None:
-        """Put what it `takes` into one layer's ``cache``. O(T * heads * dim)."""
-        rows, heads, columns, size = new.shape
-        of_row, of_head, of_column, _ = new.stride()
-        self._put(
-            new.data_ptr(),
-            cache.data_ptr(),
-            *self._at,
-            *(rows * columns, heads, size),
-            *(of_column if rows == 1 else of_row, of_head),
-            *strides(cache, self._order),
-            new.itemsize,
-        )
+    def _put(self, to: _PutCall, key: _PutRows, value: _PutRows, new: Pair, caches: Pair) -> None:
+        """Keys and values of one layer, whose call is filled but for these arrays."""
+        key.new, value.new = new[0].data_ptr(), new[1].data_ptr()
+        key.cache, value.cache = caches[0].data_ptr(), caches[1].data_ptr()
+        self._kernel(ctypes.byref(to))
 
 
 prepare = CpuStep

@@ -4,6 +4,7 @@ Knows tensors and calls; no pages and no sequences.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class PassArguments:
         """The ids as int64[B, q]; None: they do not say what is computed."""
         return ids_of(self.ids) if self.plain else None
 
-    @property
+    @cached_property
     def real(self) -> Any:
         """bool[B, q], which of the new columns are tokens."""
         return real_of(self.mask, *self.shape, by_column=self.by_column)
@@ -122,7 +123,7 @@ class PassArguments:
             return False
         else:  # the model counts columns
             found = past.shape[1] + np.arange(real.shape[1])
-        return bool(np.array_equal(np.broadcast_to(found, real.shape)[real], index[real]))
+        return bool(((found == index) | ~real).all())
 
     def check_kept(self, dtype: torch.dtype, *, generated: bool) -> None:
         """Refuse what would be computed without the cache, or in another dtype than its own.

@@ -20,7 +20,7 @@ from transformers.masking_utils import sdpa_mask
 
 from octavo.attention import best
 from octavo.attention.base import LayerCall
-from octavo.attention.kernels.cpu import PUT, RowPut
+from octavo.attention.kernels.cpu import PUT, Pair, RowPut
 from octavo.attention.parameters import Parameters
 from octavo.attention.sizes import LayerArrays
 from octavo.cache.step import Step
@@ -124,7 +124,7 @@ class PagedPass:
         self._places, self._source = self._on_device(places), self._on_device(source)
         self._slots: dict[str, WriteIndex] = {}
         self._prepared: dict[tuple[str, bool], Any] = {}
-        self._puts: dict[str, RowPut | None] = {}
+        self._puts: dict[Any, Callable[[Pair, Pair], None] | None] = {}
         self._calls: dict[Any, Callable[[LayerArrays[torch.Tensor]], torch.Tensor]] = {}
         self._written: set[int] = set()
         self._reads: Counter[int] = Counter()
@@ -204,8 +204,8 @@ class PagedPass:
 
         Cost: attention over the contexts of the step's rows.
         """
-        self._reads[paged.layer] += 1
-        if self._reads[paged.layer] > paged.readers:
+        self._reads[paged.layer] = reads = self._reads.get(paged.layer, 0) + 1
+        if reads > paged.readers:
             why = f"its keys are attended to more than {paged.readers} times in one pass"
             raise UnsupportedModel(f"layer {paged.layer}", why)
         (rows, columns), (_, heads, width, _) = self._shape, query.shape
@@ -279,29 +279,33 @@ class PagedPass:
     def _tokens(self, new: torch.Tensor) -> torch.Tensor:
         """The step's tokens [T, heads, dim] of a tensor [rows, heads, columns, dim]. O(T)."""
         new = new.detach() if new.requires_grad else new
-        flat = new.transpose(1, 2).reshape(-1, new.shape[1], new.shape[3])
+        flat = new.transpose(1, 2).flatten(0, 1)
         return flat if self._places is None else flat.index_select(0, self._places)
 
     def _put(self, paged: PagedLayer, key: torch.Tensor, value: torch.Tensor) -> bool:
-        """Whether a layer's keys and values could be put by the kernel, and have been."""
-        if paged.group not in self._puts:
-            self._puts[paged.group] = self._put_of(paged.group)
-        put, views = self._puts[paged.group], self._storage.own.get(paged.layer)
-        if put is None or views is None:
-            return False
-        if not put.takes(key, views[0]) or not put.takes(value, views[1]):
-            return False
-        put.put(key, views[0])
-        put.put(value, views[1])
-        return True
+        """Whether a layer's keys and values could be put by the kernel, and have been.
 
-    def _put_of(self, group: str) -> RowPut | None:
+        Layers that are alike are checked once.
+        """
+        caches = self._storage.own.get(paged.layer)
+        if caches is None:
+            return False
+        shapes = key.shape, value.shape, key.stride(), value.stride(), caches[0].stride()
+        alike = paged.alike, *shapes, key.dtype, value.dtype, key.is_cpu, value.is_cpu
+        put = self._puts.get(alike, _ABSENT)
+        if put is _ABSENT:
+            put = self._puts[alike] = self._put_of(paged.group, (key, value), caches)
+        if put is not None:
+            put((key, value), caches)
+        return put is not None
+
+    def _put_of(self, group: str, new: Pair, caches: Pair) -> Callable[[Pair, Pair], None] | None:
         """What puts the step's tokens in a group; None: the storage writes them. O(T)."""
         slots, storage = self._slots_of(group), self._storage
         plain = self._places is None and slots.rows is None and storage.device.type == "cpu"
         if not plain or PUT.why_not():
             return None
-        return RowPut(slots.pages, slots.offsets, storage.plan.order)
+        return RowPut(slots.pages, slots.offsets, storage.plan.order).repeated(new, caches)
 
     def _slots_of(self, group: str) -> WriteIndex:
         """Where the step's tokens go in a group. O(T), then O(1)."""
@@ -429,9 +433,11 @@ def attend(
             among the keys.
     """
     del value
-    if others := sorted(name for name in _UNAPPLIED & rest.keys() if rest[name] is not None):
-        why = f"the model gives it {' and '.join(others)}, which octavo does not apply"
-        raise UnsupportedModel("attention", why)
+    if not _UNAPPLIED.isdisjoint(rest):
+        others = sorted(name for name in _UNAPPLIED & rest.keys() if rest[name] is not None)
+        if others:
+            why = f"the model gives it {' and '.join(others)}, which octavo does not apply"
+            raise UnsupportedModel("attention", why)
     found: tuple[PagedPass, PagedLayer] | None = octavo_pages or getattr(key, HANDLE, None)
     if found is None:
         why = "the model's attention is octavo's; close the engine to use the model without it"
@@ -465,6 +471,7 @@ def attend_or_mask(
     *,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    octavo_pages: tuple[PagedPass, PagedLayer] | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
     """The same under `NAME_WITH_MASKS`: where there are no pages, torch's fused attention.
@@ -474,13 +481,12 @@ def attend_or_mask(
     Raises:
         UnsupportedModel: as `attend`, or such a layer has sinks or a soft cap.
     """
-    options = rest | {"softcap": softcap, "s_aux": s_aux}
-    found_pages: Any = rest.get(HANDLE) or getattr(key, HANDLE, None)
-    if found_pages is not None:
-        now, paged = found_pages
+    pages = octavo_pages or getattr(key, HANDLE, None)
+    if pages is not None:
         if attention_mask is not None:
-            now.check_mask(paged, attention_mask)
-        return attend(module, query, key, value, None, **options)
+            pages[0].check_mask(pages[1], attention_mask)
+        rest["octavo_pages"] = pages
+        return attend(module, query, key, value, None, softcap=softcap, s_aux=s_aux, **rest)
     if softcap is not None or s_aux is not None:
         raise UnsupportedModel("attention", "without pages it takes no sinks and no soft cap")
     found: tuple[torch.Tensor, None] = sdpa_attention_forward(

@@ -87,6 +87,7 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         super().__init__(layers=layers_of(self.storage, self._rows))
         self._states = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._paged = [layer.paged for layer in self.layers if isinstance(layer, TokenLayer)]
+        self._in_place = [paged for paged in self._paged if paged.in_place]
         self._chunked = any(getattr(paged.kind, "chunk", None) for paged in self._paged)
         self._fresh = self._prompted = self._waits = self._showing = False
         self._columns: int | None = None
@@ -407,7 +408,8 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         first, prompted = self._fresh, self._prompted
         self._fresh = self._prompted = False
         call.check_kept(self.storage.dtype, generated=first)
-        call, ids = replace(call, by_column=self._chunked), call.array
+        call = replace(call, by_column=True) if self._chunked else call
+        ids = call.array
         start = self._start(call, ids, first=first, prompted=prompted)
         self._rows.seat(call.shape[0], spread=prompted)
         if first or prompted:
@@ -433,7 +435,7 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
         now = self._rows.begin(ids, real)
         now.paged = PagedPass(self.storage, now.step, real.shape, now.places, now.source, now.real)
         now.attends = call.paged
-        if now.step is not None:
+        if now.step is not None and now.step.copies:
             self.storage.apply(now.step.copies)
         for layer in self._states:
             layer.load(now)
@@ -498,7 +500,7 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
             try:
                 now.paged.check_written(self._paged)
                 if now.attends:
-                    now.paged.check_attended([p for p in self._paged if p.in_place])
+                    now.paged.check_attended(self._in_place)
             except UnsupportedModel:
                 self._rows.settle()
                 raise
@@ -516,5 +518,5 @@ class OctavoCache(PrefixFiles, HostCache):  # type: ignore[misc]
             if cut or layer.record_past:
                 layer.crop(-cut)
             layer.save(now, cut)
-        if now.step is not None:
+        if now.step is not None and now.step.snapshots:
             self.storage.apply(now.step.snapshots)

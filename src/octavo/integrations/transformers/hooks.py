@@ -139,7 +139,7 @@ def _read(module: Any, kwargs: dict[str, Any]) -> PassArguments:
         if isinstance(kwargs.get(name), torch.Tensor) and kwargs[name].shape[-1] == new
     }
     wanted = kwargs.get("logits_to_keep", 0)
-    device = module.device.type
+    device = (module if given is None else given).device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     text = not any(_beside_text(name, value) for name, value in kwargs.items())
     return PassArguments(

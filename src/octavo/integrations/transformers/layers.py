@@ -137,7 +137,9 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         """
         now, kind = self.rows.open_pass(), self.paged.kind
         copies = self._copies(key_states, value_states)
-        own = key_states[:, ::copies], value_states[:, ::copies]
+        own = key_states, value_states
+        if copies > 1:
+            own = key_states[:, ::copies], value_states[:, ::copies]
         self._check(*own, now)
         now.paged.write(self.paged, *own)
         if isinstance(kind, Latent):
@@ -169,16 +171,19 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]
         return 0 if self.width is None else max(0, past - self.width + 1)
 
     def _check(self, key: torch.Tensor, value: torch.Tensor, now: ModelPass) -> None:
-        if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
+        if (key.requires_grad or value.requires_grad) and torch.is_grad_enabled():
             raise StepError("no gradient flows through pages; run the model under torch.no_grad()")
         kind = self.paged.kind
         if isinstance(kind, Latent):
-            heads, dims = 1, (kind.rank, kind.rope)
+            heads, k_dim, v_dim = 1, kind.rank, kind.rope
         else:
-            heads, dims = kind.kv_heads, (kind.k_dim, kind.v_dim)
-        for new, dim in zip((key, value), dims, strict=True):
-            shape = len(now.owner), heads, now.new, dim
-            if tuple(new.shape) != shape:
+            heads, k_dim, v_dim = kind.kv_heads, kind.k_dim, kind.v_dim
+        rows, columns = len(now.owner), now.new
+        for new, shape in (
+            (key, (rows, heads, columns, k_dim)),
+            (value, (rows, heads, columns, v_dim)),
+        ):
+            if new.shape != shape:
                 right = f"the cache has {shape} here: it was made for another model or batch"
                 raise PlanError("shape of keys or values", tuple(new.shape), right)
 

@@ -256,17 +256,17 @@ class BatchRows:
         before = self.real.sum(axis=1).tolist()
         news = [self._ids(ids, row, mask) for row, mask in enumerate(real)]
         self._part(news)
-        owner = np.array([-1 if s is None else self.batch.row(s) for s in self.sequences], np.int64)
-        found, first = np.unique(owner, return_index=True)
-        leader = first[found >= 0]
-        pairs = list(zip(self.batch, leader.tolist(), strict=True))
+        owners = [-1 if s is None else self.batch.row(s) for s in self.sequences]
+        first = {row: at for at, row in reversed(list(enumerate(owners)))}
+        leaders = [first[row] for row in range(len(self.batch))]
+        pairs = list(zip(self.batch, leaders, strict=True))
         counts = [self._learn(sequence, before[row], news[row]) for sequence, row in pairs]
         parts = [self._places(real, row, n) for (_, row), n in zip(pairs, counts, strict=True)]
         places = np.concatenate([np.zeros(0, np.int64), *parts])
         return ModelPass(
             self.cache.extend(self.batch, counts) if any(counts) else None,
-            owner,
-            leader,
+            np.array(owners, np.int64),
+            np.array(leaders, np.int64),
             np.concatenate([self.real, real], axis=1),
             self.length,
             None if np.array_equal(places, np.arange(real.size)) else places,
@@ -315,9 +315,11 @@ class BatchRows:
         assert now is not None
         length = now.real.shape[1] - cut
         if now.step is not None:
-            gone = now.real[now.leader, length:].sum(axis=1)
-            kept = np.maximum(now.step.counts - gone, 0)
-            self.cache.commit(now.step, kept=kept if cut else None)
+            kept = None
+            if cut:
+                gone = now.real[now.leader, length:].sum(axis=1)
+                kept = np.maximum(now.step.counts - gone, 0)
+            self.cache.commit(now.step, kept=kept)
         self.now, self.real = None, now.real[:, :length]
         if cut:
             self._forget_unused()

@@ -19,11 +19,6 @@ class _Weight(NamedTuple):
     version: int
     address: int
 
-    def stands(self) -> bool:
-        """Whether it is there and was not written since. O(1)."""
-        tensor = self.tensor()
-        return tensor is not None and self.version == _version(tensor)
-
     def is_still(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` is it, in the same memory, and was not written since. O(1)."""
         same = self.tensor() is tensor and self.version == _version(tensor)
@@ -51,7 +46,13 @@ class Weights:
 
     def written(self) -> bool:
         """Whether one was written in place or is gone. O(weights), fast enough for each pass."""
-        return not all(each.stands() for each in self._known)
+        for known, version, _ in self._known:  # no call of Python for each: a pass looks at all
+            tensor = known()
+            if tensor is None:
+                return True
+            if version >= 0 and version != tensor._version:
+                return True
+        return False
 
     def others(self) -> bool:
         """Whether one was written, or exchanged for another. O(weights)."""
