@@ -622,6 +622,13 @@ def test_refuses_stop_texts_without_tokenizer(engine):
         engine.submit(PROMPTS[0], greedy(stop="END"))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, of its compiler
+def test_refuses_models_that_were_compiled(model):
+    """Whoever compiles a model gives the engine the one before."""
+    with pytest.raises(octavo.UnsupportedModel, match=r"torch\.compile"):
+        Engine(torch.compile(model), plan_for(model))
+
+
 def test_refuses_plan_for_another_model(model):
     """The plan must be for the model's layers and its dtype, and have bytes."""
     other = octavo.ModelSpec("other", (octavo.Attention(2, 8, 8),) * 3)

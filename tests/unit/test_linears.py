@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from torch.nn.functional import linear
+from torch.nn.utils.parametrize import register_parametrization
 
 import octavo
 from octavo.attention.kernels.build import Kernel
@@ -18,7 +19,9 @@ from octavo.errors import PlanError, UnsupportedModel
 
 def by(layer):
     """How the kernel computes one layer."""
-    return partial(Together([layer]).compute, 0)
+    together = Together([layer])
+    together.taken = True
+    return partial(together.compute, 0)
 
 
 class Small(torch.nn.Module):
@@ -462,3 +465,77 @@ def test_engine_generates_by_the_kernel(quantise):
     assert not any("forward" in vars(m) for m in model.modules())
     with pytest.raises(PlanError, match="quantise is 4; it must be int8, int4 or None"):
         Engine(model, plan, quantise=4)
+
+
+# -- what others do to layers meanwhile ------------------------------------------------------------
+
+
+class Larger(torch.nn.Module):
+    """Half as much again, as a parametrisation computes it."""
+
+    def forward(self, weight):
+        """Another tensor at every call."""
+        return weight * 1.5
+
+
+def narrower(layer):
+    """Fewer outputs, as embeddings that are resized have."""
+    layer.weight = torch.nn.Parameter(layer.weight[:2].clone(), requires_grad=False)
+    layer.bias = torch.nn.Parameter(layer.bias[:2].clone(), requires_grad=False)
+
+
+@pytest.mark.parametrize("quantise", [None, "int8"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: register_parametrization(layer, "weight", Larger()),
+        lambda layer: register_parametrization(layer, "bias", Larger()),
+        lambda layer: setattr(layer, "bias", None),
+        narrower,
+        lambda layer: layer.weight.mul_(2),
+        lambda layer: setattr(layer, "weight", torch.nn.Parameter(layer.weight * 2)),
+        lambda layer: setattr(layer.weight, "data", layer.weight * 2),
+    ],
+    ids=["weight computed", "bias computed", "no bias", "fewer", "in place", "another", "data"],
+)
+@torch.no_grad()
+def test_layers_that_others_change_are_theirs(change, quantise):
+    """The result is that of the layer as it is now, also where its weights had been rounded."""
+    layer = layer_of(64, 48)
+    kernel = by(PlainLinear(layer) if quantise is None else QuantisedLinear(layer, quantise))
+    x = torch.randn(3, 64)
+    kernel(x)
+    change(layer)
+
+    expected = linear(x, layer.weight, layer.bias)
+    torch.testing.assert_close(kernel(x), expected, rtol=1e-4, atol=0.05 if quantise else 1e-5)
+
+
+@torch.no_grad()
+def test_tensors_that_are_not_what_lies_there_are_left_to_torch():
+    """Views that negate, zeros without memory, and widths that are not the layer's."""
+    layer = layer_of(64, 48)
+    kernel = by(PlainLinear(layer))
+    x = torch.randn(3, 64)
+
+    for odd in (torch._neg_view(x), torch._efficientzerotensor((3, 64)), torch.nn.Parameter(x)):
+        torch.testing.assert_close(kernel(odd), linear(odd, layer.weight, layer.bias))
+    with pytest.raises(RuntimeError, match="shapes"):
+        kernel(torch.randn(2, 96))
+    with torch.device("meta"):
+        assert "cpu" == kernel(x).device.type
+
+
+def test_what_wraps_a_layer_outlives_the_engine():
+    """Behind `close` it computes with the model's own weights."""
+    model = Small()
+    linears = Linears(model, "int8")
+    linears.take()
+    kept = model.wide.forward
+    model.wide.forward = partial(kept)
+    linears.close()
+    x = torch.randn(2, 64)
+
+    with torch.no_grad():
+        expected = linear(x, model.wide.weight, model.wide.bias)
+        torch.testing.assert_close(model.wide(x), expected)

@@ -149,6 +149,7 @@ def test_without_seed_requests_differ():
         ("bad_words_ids", [[]]),
         ("bad_words_ids", "words"),
         ("logits_processors", [5]),
+        ("regex", "\ud83d"),
         ("logprobs", -1),
     ],
 )
@@ -400,14 +401,15 @@ def test_rows_that_bar_every_token_fail_alone():
         Asked(logit_bias=dict.fromkeys(range(4), -float("inf"))),
         Asked(logits_processors=[broken]),
         Asked(logits_processors=[lambda ids, scores: scores[0]], temperature=1.0),
+        Asked(logits_processors=[lambda ids, scores: scores.numpy()]),
         Asked(),
     ]
-    barred, raised, shape, sound = sample_rows(LOGITS.expand(4, -1), rows)
+    barred, raised, shape, array, sound = sample_rows(LOGITS.expand(5, -1), rows)
 
     assert isinstance(barred, SamplingError)
     assert "logit_bias" == barred.field
     assert "broken" == str(raised)
-    assert "logits_processors" == shape.field
+    assert ["logits_processors"] * 2 == [shape.field, array.field]
     assert Choice(0) == sound
 
 

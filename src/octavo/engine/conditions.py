@@ -27,7 +27,11 @@ def runner_of(
 
     Raises:
         PlanError: an encoder-decoder is to be quantised.
+        UnsupportedModel: torch.compile has made it.
     """
+    if "_orig_mod" in getattr(model, "_modules", ()) or getattr(model, "_compiled_call_impl", None):
+        why = "each step has another shape; give the model as it was before"
+        raise UnsupportedModel("a model made by torch.compile", why)
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return Runner(model, plan, quantise)
     if quantise is not None:

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.nn.functional import linear
 
 from octavo.attention.kernels.build import Kernel
 from octavo.checkpoints.processor import fast_dtype
+from octavo.engine.elementwise import is_in_memory
 from octavo.errors import PlanError, UnsupportedModel, uncopied
 
 _SOURCE = Path(__file__).with_name("linears.c")
@@ -100,7 +101,7 @@ class Linears:
     Cost: O(layers); quantising reads every weight once.
     """
 
-    __reduce__ = uncopied("it is a part of one engine")
+    __reduce__ = uncopied("an engine computes by it; close the engine first")
 
     def __init__(self, model: Any, quantise: Quantisation | None = None) -> None:
         if quantise not in (None, "int8", "int4"):
@@ -124,9 +125,10 @@ class Linears:
             if not self._layers:
                 why = f"it has no linear layers on a CPU of a multiple of {GROUP} inputs"
                 raise UnsupportedModel("quantised weights", why)
+        self._together = list(map(Together, self._groups()))
         self._forwards = {
             module: partial(together.compute, number)
-            for together in map(Together, self._groups())
+            for together in self._together
             for number, module in enumerate(together.modules)
         }
 
@@ -148,6 +150,8 @@ class Linears:
         for module, forward in self._forwards.items():
             if "forward" not in vars(module):
                 module.__dict__["forward"] = forward
+        for together in self._together:
+            together.taken = True
         _taken[self._model] = self
 
     def close(self) -> None:
@@ -157,6 +161,8 @@ class Linears:
         for module, forward in self._forwards.items():
             if vars(module).get("forward") is forward:
                 del module.forward
+        for together in self._together:
+            together.taken = False
         del _taken[self._model]
 
     def _groups(self) -> list[list["PlainLinear | QuantisedLinear"]]:
@@ -202,12 +208,12 @@ class PlainLinear:
         kind: as linears.c counts it.
     """
 
-    __reduce__ = uncopied("it is a part of one engine")
+    __reduce__ = uncopied("an engine computes by it; close the engine first")
 
     nbytes = 0
 
     def __init__(self, module: torch.nn.Linear) -> None:
-        self.module, self._dtype = module, module.weight.dtype
+        self.module, self._dtype, self._shape = module, module.weight.dtype, module.weight.shape
         self.kind, self._most = _KINDS[self._dtype], _MANY
         if self._dtype == torch.bfloat16 and module.in_features % GROUP == 0 and has_tiles():
             self.kind = _TILED
@@ -219,7 +225,9 @@ class PlainLinear:
 
         Others may have moved or changed them.
         """
-        weight = self.module.weight
+        weight = self.module._parameters.get("weight")  # not there where something computes it
+        if type(weight) is not torch.nn.Parameter or weight.shape != self._shape:
+            return False
         if not (0 < rows <= self._most and x.dtype == weight.dtype == self._dtype):
             return False
         part.weight = weight.data_ptr()
@@ -241,16 +249,23 @@ class QuantisedLinear:
         weight: uint8[tiles, groups, bytes], numbers and scales as linears.c has them.
     """
 
-    __reduce__ = uncopied("it is a part of one engine")
+    __reduce__ = uncopied("an engine computes by it; close the engine first")
 
     def __init__(self, module: torch.nn.Linear, bits: Quantisation) -> None:
         self.module, self.kind = module, _KINDS[bits]
+        self._made_of, self._version = ref(module.weight), _version(module.weight)
         groups = module.weight.detach().float().view(module.out_features, -1, GROUP)
         self.weight = _int8(groups) if bits == "int8" else _int4(groups)
 
     def fill(self, part: KernelPart, x: torch.Tensor, rows: int) -> bool:
-        """Say where weights and bias lie, if the kernel computes so many rows: all it is given."""
+        """Say where weights and bias lie, if the kernel computes so many rows: all it is given.
+
+        Where the module's weights have changed since they were rounded, torch computes with them.
+        """
         part.weight = self.weight.data_ptr()
+        now = self.module._parameters.get("weight")
+        if now is None or now is not self._made_of() or _version(now) != self._version:
+            return False
         return rows > 0 and x.dtype in _KINDS and _fill_bias(part, self.module, x)
 
     @property
@@ -259,13 +274,19 @@ class QuantisedLinear:
         return self.weight.nbytes
 
 
+def _version(weight: torch.Tensor) -> tuple[int, int]:
+    """Another one after a change of a tensor; those of inference tensors in place are not seen."""
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
+
+
 def _fill_bias(part: KernelPart, module: torch.nn.Linear, x: torch.Tensor) -> bool:
     """Say where the bias lies, if there is one; whether the kernel can read it."""
-    bias = module.bias
+    bias = module._parameters.get("bias")
     if bias is None:
-        return True
+        part.bias = None
+        return "bias" in module._parameters  # else something computes it
     part.bias = bias.data_ptr()
-    return bias.dtype == x.dtype and _is_readable(bias)
+    return bias.dtype == x.dtype and bias.shape == (part.outs,) and _is_readable(bias)
 
 
 class Layers:
@@ -278,7 +299,7 @@ class Layers:
         layers: at least one.
     """
 
-    __reduce__ = uncopied("it is a part of one engine")
+    __reduce__ = uncopied("an engine computes by it; close the engine first")
 
     def __init__(self, layers: Sequence[PlainLinear | QuantisedLinear]) -> None:
         self._outs = [layer.module.out_features for layer in layers]
@@ -294,12 +315,14 @@ class Layers:
 
     def compute(self, x: torch.Tensor) -> list[torch.Tensor] | None:
         """What each layer makes of ``x`` [..., width], on a CPU; None: torch should compute."""
+        if not is_in_memory(x) or x.shape[-1:] != (self._width,):
+            return None
         rows = x.numel() // self._width
         for layer, part in self._filled:
             if not layer.fill(part, x, rows):
                 return None
         x, shape = x.contiguous(), x.shape[:-1]
-        outs = [torch.empty((*shape, count), dtype=x.dtype) for count in self._outs]
+        outs = [x.new_empty((*shape, count)) for count in self._outs]
         failed = self._kernel(
             self._given,
             x.data_ptr(),
@@ -323,11 +346,13 @@ class Together:
 
     Attributes:
         modules: those of the layers.
+        taken: whether an engine has the model; what wraps a layer's ``forward`` may outlive it.
     """
 
-    __reduce__ = uncopied("it is a part of one engine")
+    __reduce__ = uncopied("an engine computes by it; close the engine first")
 
     def __init__(self, layers: Sequence[PlainLinear | QuantisedLinear]) -> None:
+        self.taken = False
         self.modules = [layer.module for layer in layers]
         self._layers, self._all = layers, Layers(layers)
         self._alone: list[Layers] = []  # each, where their inputs are different ones
@@ -339,7 +364,7 @@ class Together:
         if x is self._x and number in self._found:
             return self._take(number)
         module = self.modules[number]
-        if torch.is_grad_enabled() or not x.is_cpu:
+        if not self.taken or torch.is_grad_enabled():
             return linear(x, module.weight, module.bias)
         if self._found and not self._alone:
             self._alone = [Layers([layer]) for layer in self._layers]

@@ -28,7 +28,7 @@ class Norm:
         run: the kernel.
     """
 
-    __reduce__ = uncopied("it is a part of one engine")
+    __reduce__ = uncopied("an engine computes by it; close the engine first")
 
     def __init__(self, module: Any, flags: int, run: Any) -> None:
         self._own, self._run, self._held = module.forward, run, vars(module)

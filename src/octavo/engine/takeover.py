@@ -28,7 +28,7 @@ class Takeover:
     Cost: O(modules), and a trial of each that is of a kind.
     """
 
-    __reduce__ = uncopied("it is a part of one engine")
+    __reduce__ = uncopied("an engine computes by it; close the engine first")
 
     def __init__(self, model: Any, makers: Iterable[Callable[[Any], Forward | None]]) -> None:
         self._model = model

@@ -154,6 +154,8 @@ class SamplingParams:
             text = getattr(self, name)
             if text is not None and not (isinstance(text, str) and text):
                 raise SamplingError(name, text, "it must be a text that is not empty, or None")
+            if text is not None and any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise SamplingError(name, text, "it has half of a surrogate pair, no text")
         asked = [name for name in FORMS if getattr(self, name) is not None]
         if len(asked) > 1:
             right = f"an answer has one form, and {asked[0]} is given"

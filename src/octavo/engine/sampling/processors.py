@@ -79,8 +79,8 @@ def process_own(params: SamplingParams, tokens: Tokens, scores: torch.Tensor) ->
     ids = torch.from_numpy(_all_ids(tokens)).to(scores.device)[None]
     for processor in params.logits_processors:
         found: Any = processor(ids, scores)
-        if getattr(found, "shape", None) != scores.shape:
-            right = f"it must give scores of shape {tuple(scores.shape)}"
+        if not isinstance(found, torch.Tensor) or found.shape != scores.shape:
+            right = f"it must give a tensor of scores of shape {tuple(scores.shape)}"
             raise SamplingError("logits_processors", found, right)
         scores = found
     return scores
