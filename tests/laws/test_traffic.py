@@ -7,7 +7,7 @@ from octavo.scheduling.scheduler import Scheduler
 from octavo.testing import ModelStore, traffic
 
 REQUESTS = 600
-GUESSED = ("drafted, draft", "accepted, draft", "drafted, lookup", "accepted, lookup")
+GUESSED = ("drafts guessed", "drafts accepted", "lookups guessed", "lookups accepted")
 
 
 def test_traffic():

@@ -68,6 +68,24 @@ def test_what_is_no_gpu(plan, gpu, right):
     assert f"{gpu!r} is no name of a GPU; {right}" in err
 
 
+@pytest.mark.parametrize(
+    ("gpu", "meant"),
+    [
+        ("A10G", "A10-24GB"),
+        ("l40", "L40S-48GB"),
+        ("H100X", "H100-80GB"),
+        ("a100", "A100-40GB, A100-80GB"),
+    ],
+)
+def test_gpus_of_close_names(plan, gpu, meant):
+    """A name that is nearly one of those known is answered with that alone."""
+    assert (
+        f"gpu is {gpu!r}; give bytes as an int, as '16GiB', or a GPU of: {meant} ("
+        in plan("--gpu", gpu)[2]
+    )
+    assert "T4-16GB, A10-24GB, L4-24GB" in plan("--gpu", "TPU")[2]
+
+
 @pytest.mark.parametrize("name", ["", " ", "-"])
 def test_a_page_has_a_name(plan, name):
     """Nothing is written to stdout, nor to a file called ``-``."""

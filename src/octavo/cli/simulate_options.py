@@ -302,7 +302,8 @@ def settle(options: argparse.Namespace) -> None:
     if options.calibrate is not None:
         _settle_calibration(options)
     if options.sweep == [] or (options.trace is None and options.calibrate is None):
-        raise arguments.UsageError("the following arguments are required: TRACE")
+        workloads = ", ".join(simulation.WORKLOADS)
+        raise arguments.UsageError(f"TRACE is missing: a file of requests, or one of {workloads}")
     generated = options.trace in simulation.WORKLOADS
     if not generated and options.trace is not None:
         _refuse(options, ("rate", "seed"), "it is for generated workloads, and TRACE is a file")

@@ -67,8 +67,17 @@ def find_gpu(name: str, field: str = "gpu") -> Gpu:
     same = [gpu for gpu in GPUS if plain in (_plain(gpu.name), _plain(gpu.name.split("-")[0]))]
     if len(same) == 1:
         return same[0]
-    known = ", ".join(gpu.name for gpu in same or GPUS)
+    known = ", ".join(gpu.name for gpu in same or _close(plain) or GPUS)
     raise PlanError(field, name, f"give bytes as an int, as '16GiB', or a GPU of: {known}")
+
+
+def _close(plain: str) -> list[Gpu]:
+    """Those whose name is the most like it, where one is. O(GPUs)."""
+    from difflib import get_close_matches  # here: few names are wrong, and the import is slow
+
+    names = {gpu: _plain(gpu.name.split("-")[0]) for gpu in GPUS}
+    nearest = get_close_matches(plain, names.values(), n=1, cutoff=0.75)
+    return [gpu for gpu, name in names.items() if name in nearest]
 
 
 def _plain(name: str) -> str:

@@ -311,7 +311,7 @@ class Traffic:
         step.input_ids[step.unknown.at] = [token for each in drafts for token in each]
         self._store.run(step, contents, [request.cross for request in requests])
         if any(drafts):
-            self.counts[f"drafted, {self._guesses}"] += sum(map(len, drafts))
+            self.counts[f"{self._guesses}s guessed"] += sum(map(len, drafts))
         return drafts
 
     def _finish(self, turn: Turn[MockRequest]) -> None:
@@ -332,7 +332,7 @@ class Traffic:
             if request.end:
                 continue
             if len(tokens) > 1:
-                self.counts[f"accepted, {self._guesses}"] += len(tokens) - 1
+                self.counts[f"{self._guesses}s accepted"] += len(tokens) - 1
             if tokens:
                 request.text.add(tokens)
                 self._let_fork(request)
