@@ -699,13 +699,18 @@ def test_calibration(octavo_run, monkeypatch):
     monkeypatch.setattr("octavo.engine.calibration._CHUNKS", (4, 16))
     limits = ("--max-seqs", 4, "--max-step-tokens", 64)
     code, out, err = octavo_run("simulate", "--calibrate", "TINY", "--dtype", "fp32", *limits)
-    about, errors, again = out.splitlines()
+    about, errors, load, *units, again = out.splitlines()
 
     assert (0, "") == (code, err)
     assert " in fp32 on this machine. A step takes " in about
     assert about.endswith("with at most 64 tokens and 4 requests.")
     assert re.match("[0-9]+ kinds of steps were measured; this is [0-9]+ % off", errors)
-    _, _, words = again.partition(": ")
+    assert load.startswith("Times are of this machine's load meanwhile: ")
+    before, _, words = again.partition("TRACE ")
+    assert "For another run: octavo simulate " == before
+    options = [unit.split()[0] for unit in units]
+    assert options == re.findall("--[a-z-]+(?= [0-9])", words)
+    assert re.fullmatch("  --step-ms [^ ]+ +milliseconds of every step", units[0])
     requests = ("chat", "--requests", 5, *limits)
     code, out, err = octavo_run("simulate", *requests, *words.split())
     assert (0, about.partition(". ")[2]) == (code, out.splitlines()[2])

@@ -16,10 +16,14 @@ from octavo.simulation import Fit, table
 from octavo.simulation.times import FASTEST
 
 _ROOM = (4, 1100)  # sequences and their tokens that the steps are measured on
-_OPTIONS = (
-    *("step-ms", "prefill-rate", "decode-rate"),
-    *("prefill-context-rate", "decode-context-rate"),
-)
+_OPTIONS = {
+    "step-ms": "milliseconds of every step",
+    "prefill-rate": "prompt tokens per second",
+    "decode-rate": "decoded tokens per second",
+    "prefill-context-rate": "positions that prompt tokens attend to, per second",
+    "decode-context-rate": "positions that decoded tokens attend to, per second",
+}
+"""The options that say what was measured, and what their numbers count."""
 
 
 def calibrate(options: argparse.Namespace, limits: simulation.TimeModel, bar: ProgressBar) -> Fit:
@@ -74,14 +78,17 @@ def lines(model: str, dtype: str, found: Fit) -> list[str]:
     times = found.model.to_dict() | {"step_ms": 1000 * found.model.step_seconds}
     given = {name: times[name.replace("-", "_")] for name in _OPTIONS}
     unsaid = simulation.TimeModel().to_dict()  # what an option is when it is not given
-    words = [
-        f"--{name} {value:.6g}"
+    words = {
+        name: f"--{name} {value:.6g}"
         for name, value in given.items()
         if value < FASTEST or unsaid[name.replace("-", "_")] < FASTEST
-    ]
+    }
+    width = max(map(len, words.values()))
     errors = f"{100 * found.mean_error:.0f} % off on average, {100 * found.worst_error:.0f} %"
     return [
         f"{model} in {dtype} on this machine. {table.about(found.model)}",
         f"{found.steps} kinds of steps were measured; this is {errors} at most.",
-        f"For another run: --timing {' '.join(words)}",
+        "Times are of this machine's load meanwhile: measure when it is as busy as it will be.",
+        *(f"  {word:<{width}}  {_OPTIONS[name]}" for name, word in words.items()),
+        f"For another run: octavo simulate TRACE --timing {' '.join(words.values())}",
     ]
