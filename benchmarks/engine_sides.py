@@ -17,7 +17,7 @@ SEED_LENGTH = 2_048  # longest sequence of any side
 DTYPE = os.environ.get("DTYPE", "fp32")
 clock = time.process_time if "CPU_TIME" in os.environ else time.perf_counter
 Counts = list[tuple[float, int]]
-"""Seconds since the start, and new tokens of all prompts by then."""
+"""Seconds since the start, and new tokens of all prompts by then, from every prompt's first on."""
 
 
 class Octavo:
@@ -44,10 +44,10 @@ class Octavo:
         engine, counts, start = self.engine, [], clock()
         before = engine.stats.generated_tokens
         requests = [engine.submit(ids, self.params(max_tokens=new)) for ids in prompts]
-        while engine.step() or counts[-1][1] < new * len(prompts):
-            counts.append((clock() - start, engine.stats.generated_tokens - before))
-            if counts[-1][1] == new * len(prompts):
-                break
+        while not all(request.done for request in requests):
+            engine.step()
+            if all(request.output for request in requests):
+                counts.append((clock() - start, engine.stats.generated_tokens - before))
         return counts, [list(request.output) for request in requests]
 
 
@@ -120,7 +120,9 @@ class GenerateBatch(Generate):
         if clock is not time.perf_counter:  # its timestamps are of that clock
             return [(took, new * len(prompts))], tokens
         stamps = sorted(stamp - start for each in found.values() for stamp in each.timestamps)
-        return [(stamp, number + 1) for number, stamp in enumerate(stamps)], tokens
+        ready = max(min(each.timestamps) for each in found.values()) - start
+        counts = [(stamp, number + 1) for number, stamp in enumerate(stamps)]
+        return [count for count in counts if count[0] >= ready], tokens
 
 
 class Vllm:
@@ -155,8 +157,8 @@ class Vllm:
         while engine.has_unfinished_requests():
             for output in engine.step():
                 found[output.request_id] = list(output.outputs[0].token_ids)
-            made = sum(len(ids) for ids in found.values())
-            counts.append((clock() - start, made))
+            if len(found) == len(prompts):
+                counts.append((clock() - start, sum(map(len, found.values()))))
         return counts, [found[key] for key in sorted(found)]
 
 
@@ -192,7 +194,8 @@ class OpenVino:
             for ids, handle in zip(found, handles, strict=True):
                 while handle.can_read():
                     ids += [t for part in handle.read().values() for t in part.generated_ids]
-            counts.append((clock() - start, sum(map(len, found))))
+            if all(found):
+                counts.append((clock() - start, sum(map(len, found))))
         return counts, found
 
 

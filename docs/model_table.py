@@ -197,6 +197,7 @@ def _engine() -> list[str]:
         *(f"| {name} | {what} |" for name, what in _recorded()["conditions"].items()),
         "",
         "Pages are of 16 tokens or 4 where nothing else is said, and chunks of at most 11.",
+        "Tiny models run in fp64, where what differs is a fault; a few know fp32 alone.",
         "",
         "| families that are given | tried | together | by rows | meet all conditions | refused |",
         "|---|--:|--:|--:|--:|--:|",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).with_name("performance.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks/results"
+LINEAR = re.compile(r"(\w+) +(\d+) +([\d.]+) +[\d.]+ +([\d.]+|-)")  # of linears.txt
 
 
 def lines(name: str) -> list[str]:
@@ -63,9 +64,9 @@ def attention() -> tuple[str, list[str]]:
     rows, missed = [], []
     for line in text[3:]:
         cells = line.split()
-        if len(cells) == len(names) and cells[1] == "32/8/128":
-            of = dict(zip(names, cells, strict=True))
-            what = f"{cells[0]}, {cells[2]} x {int(cells[3]):,} tokens"  # two columns are `rows`
+        if len(cells) == len(names) and cells[1] in ("32/8/128", "9/3/64"):
+            of = dict(zip(names, cells, strict=True))  # two columns are `rows`
+            what = f"{cells[0]}, {cells[1]}, {cells[2]} x {int(cells[3]):,} tokens"
             rows.append([what, *(f"{int(of[name]):,}" for name in chosen)])
         elif ", aim " in line:
             missed.append(re.sub(r" +", " ", line.strip()))
@@ -111,10 +112,10 @@ def index() -> tuple[str, list[str]]:
     return table(["us", "Emitter", "function"], rows), missed
 
 
-def engine() -> tuple[str, list[str]]:
-    """Tokens per second of each side and case, and where octavo in fp32 decodes slower."""
+def engine(result: str) -> tuple[str, list[str]]:
+    """Tokens per second of each side and case, and where another is faster than octavo."""
     rates: dict[str, dict[str, list[str]]] = {}
-    for line in lines("engine"):
+    for line in lines(result):
         row = re.fullmatch(r" *(\d+ x +[\d,]+(?:, \d+ shared)?)  +(\S.*?)  +(\S.*)", line)
         if row:
             case, side, figures = row.groups()
@@ -122,13 +123,25 @@ def engine() -> tuple[str, list[str]]:
     sides = list(next(iter(rates.values())))
     rows, missed = [], []
     for case, found in rates.items():
-        own, bound = found["octavo"][:2]
+        bound = found["octavo"][1]
         rows.append([case, *(f"{found[side][0]} ({found[side][-2]})" for side in sides), bound])
-        for side in set(sides) & {"generate", "generate_batch", "vLLM"}:
-            other = found[side][0]
-            if other != "-" and float(other) > float(own):
-                missed.append(f"{case}: {float(own) / float(other):.2f} of {side}'s decode")
-    return table(["tokens per s", *sides, "bound"], rows), sorted(missed)
+        for side in sides:
+            if side.startswith("octavo"):
+                continue
+            mine = "octavo int4" if side == "OpenVINO" else "octavo"
+            for at, what in ((0, "decode"), (-2, "whole run")):
+                ours, other = found[mine][at], found[side][at]
+                if "-" not in (ours, other) and float(ours) < float(other):
+                    share = float(ours) / float(other)
+                    missed.append(f"{case}, {mine}: {share:.2f} of {side}'s {what}")
+    return table(["tokens per s", *sides, "bound"], rows), missed
+
+
+def engines(result: str) -> str:
+    """The machine, the conditions and the table of one run of `bench_engine.py`."""
+    told = lines(result)
+    conditions = next(line for line in told if "new tokens" in line)
+    return f"`benchmarks/bench_engine.py`; {told[0]}\n\n{conditions}\n\n{engine(result)[0]}"
 
 
 def pool_size() -> str:
@@ -139,6 +152,38 @@ def pool_size() -> str:
     ]
     rows = [[re.sub(" +", " ", row[1]), row[2], row[3]] for row in found if row]
     return table(["ms per step", "best", "median"], rows)
+
+
+def linears() -> str:
+    """Milliseconds of all linear layers, by kind and rows, beside those of `F.linear`."""
+    found = [row.groups() for row in map(LINEAR.fullmatch, lines("linears")) if row]
+    counts = list(dict.fromkeys(rows for _, rows, *_ in found))
+    cells = {
+        (kind, rows): kernel if torch == "-" else f"{kernel} ({torch})"
+        for kind, rows, kernel, torch in found
+    }
+    kinds = dict.fromkeys(kind for kind, *_ in found)
+    head = ["ms", *("1 row" if rows == "1" else f"{rows} rows" for rows in counts)]
+    return table(head, ([kind, *(cells[kind, rows] for rows in counts)] for kind in kinds))
+
+
+def sampling() -> tuple[str, list[str]]:
+    """What kinds of requests cost beside the model, and where that is 5 % of a step or more."""
+    found: dict[str, list[str]] = {}
+    head, missed, rows = ["kind of request"], [], ""
+    for line in lines("sampling"):
+        if row := re.match(r"(\d+) rows", line):
+            rows = "1 row" if row[1] == "1" else f"{row[1]} rows"
+            head += [f"{rows}, ms", "of a step"]
+        if row := re.fullmatch(r"(\S.*?)((?:  +[\d.]+){5})  +([\d.]+)%  +([\d.]+)%", line):
+            together = row[2].split()[-1]
+            found.setdefault(row[1], [row[1]]).extend([together, f"{row[3]} %, {row[4]} %"])
+            missed += [
+                f"{row[1]}, {rows}: {share} % of a step in {dtype}"
+                for share, dtype in zip(row.groups()[2:], ("fp32", "int4"), strict=True)
+                if float(share) >= 5
+            ]
+    return table(head, found.values()), missed
 
 
 def step() -> str:
@@ -201,8 +246,11 @@ FIGURES: dict[str, Callable[[], str]] = {
     "prefix": lambda: f"{machine('prefix')}\n{prefix()}",
     "generate": lambda: f"{machine('generate')}\n{generate()[0]}",
     "active prefix": lambda: f"{machine('active_prefix')}\n{active_prefix()}",
-    "engine": lambda: f"{machine('engine')}\n{lines('engine')[2]}\n\n{engine()[0]}",
+    "engine": lambda: engines("engine"),
+    "engine long": lambda: engines("engine_long"),
     "step": lambda: f"{machine('step')}\n{step()}",
+    "linears": lambda: f"{machine('linears')}\n{linears()}",
+    "sampling": lambda: f"{machine('sampling')}\n{sampling()[0]}",
     "pool size": lambda: f"{machine('pool_size')}\n{pool_size()}",
     "index": lambda: f"{machine('index')}\n{index()[0]}",
     "speculation": lambda: f"{machine('speculation')}\n{speculation()}",
@@ -213,7 +261,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "missed: speed": lambda: listed(speed()[1]),
     "missed: attention": lambda: listed(attention()[1]),
     "missed: generate": lambda: listed(generate()[1]),
-    "missed: engine": lambda: listed(engine()[1]),
+    "missed: engine": lambda: listed(engine("engine")[1] + engine("engine_long")[1]),
+    "missed: sampling": lambda: listed(sampling()[1]),
     "missed: index": lambda: listed(index()[1]),
 }
 

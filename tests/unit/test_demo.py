@@ -77,5 +77,5 @@ def test_times_that_say_nothing_are_not_called_a_saving():
     """Where other programs kept the cores busy, no seconds are claimed."""
     slow, fast = (demo.Turn("a", 10, 0, seconds) for seconds in (2.0, 1.0))
 
-    assert "1.0 s less to wait" == demo.saved([fast], [slow])
-    assert demo.saved([slow], [fast]).startswith("no time saved")
+    assert "1.0 s less to wait" == demo.saved([slow, fast], [fast, slow])
+    assert demo.saved([fast, slow], [fast, fast]).startswith("no time saved")

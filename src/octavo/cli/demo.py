@@ -220,8 +220,9 @@ def _chart(reused: list[Turn], computed: list[Turn]) -> str:
 
 
 def saved(reused: list[Turn], computed: list[Turn]) -> str:
-    """Seconds, where the machine was quiet enough to show them."""
-    less = sum(turn.first_token for turn in computed) - sum(turn.first_token for turn in reused)
+    """Seconds of all turns but the first, where the machine was quiet enough to show them."""
+    turns = zip(reused[1:], computed[1:], strict=True)
+    less = sum(without.first_token - with_.first_token for with_, without in turns)
     if less > 0:
         return f"{less:.1f} s less to wait"
     return "no time saved this once, as other programs kept the cores busy"

@@ -213,7 +213,8 @@ class PlainLinear:
     nbytes = 0
 
     def __init__(self, module: torch.nn.Linear) -> None:
-        self.module, self._dtype, self._shape = module, module.weight.dtype, module.weight.shape
+        self.module, self._held = module, vars(module)["_parameters"]
+        self._dtype, self._shape = module.weight.dtype, module.weight.shape
         self.kind, self._most = _KINDS[self._dtype], _MANY
         if self._dtype == torch.bfloat16 and module.in_features % GROUP == 0 and has_tiles():
             self.kind = _TILED
@@ -225,13 +226,13 @@ class PlainLinear:
 
         Others may have moved or changed them.
         """
-        weight = self.module._parameters.get("weight")  # not there where something computes it
+        weight = self._held.get("weight")  # not there where something computes it
         if type(weight) is not torch.nn.Parameter or weight.shape != self._shape:
             return False
         if not (0 < rows <= self._most and x.dtype == weight.dtype == self._dtype):
             return False
         part.weight = weight.data_ptr()
-        return _is_readable(weight) and _fill_bias(part, self.module, x)
+        return _is_readable(weight) and _fill_bias(part, self._held, x)
 
 
 class QuantisedLinear:
@@ -252,7 +253,7 @@ class QuantisedLinear:
     __reduce__ = uncopied("an engine computes by it; close the engine first")
 
     def __init__(self, module: torch.nn.Linear, bits: Quantisation) -> None:
-        self.module, self.kind = module, _KINDS[bits]
+        self.module, self._held, self.kind = module, vars(module)["_parameters"], _KINDS[bits]
         self._made_of, self._version = ref(module.weight), _version(module.weight)
         groups = module.weight.detach().float().view(module.out_features, -1, GROUP)
         self.weight = _int8(groups) if bits == "int8" else _int4(groups)
@@ -263,10 +264,10 @@ class QuantisedLinear:
         Where the module's weights have changed since they were rounded, torch computes with them.
         """
         part.weight = self.weight.data_ptr()
-        now = self.module._parameters.get("weight")
+        now: torch.Tensor | None = self._held.get("weight")
         if now is None or now is not self._made_of() or _version(now) != self._version:
             return False
-        return rows > 0 and x.dtype in _KINDS and _fill_bias(part, self.module, x)
+        return rows > 0 and x.dtype in _KINDS and _fill_bias(part, self._held, x)
 
     @property
     def nbytes(self) -> int:
@@ -279,12 +280,12 @@ def _version(weight: torch.Tensor) -> tuple[int, int]:
     return weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
-def _fill_bias(part: KernelPart, module: torch.nn.Linear, x: torch.Tensor) -> bool:
-    """Say where the bias lies, if there is one; whether the kernel can read it."""
-    bias = module._parameters.get("bias")
+def _fill_bias(part: KernelPart, held: dict[str, Any], x: torch.Tensor) -> bool:
+    """Say where the bias lies, if a layer's parameters have one; whether the kernel can read it."""
+    bias = held.get("bias")
     if bias is None:
         part.bias = None
-        return "bias" in module._parameters  # else something computes it
+        return "bias" in held  # else something computes it
     part.bias = bias.data_ptr()
     return bias.dtype == x.dtype and bias.shape == (part.outs,) and _is_readable(bias)
 
