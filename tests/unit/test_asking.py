@@ -94,7 +94,8 @@ def test_a_gpu_is_found_as_people_write_it(name, found):
 
 
 @pytest.mark.parametrize(
-    ("name", "known"), [("A100", "A100-40GB, A100-80GB"), ("H1000", "T4-16GB")]
+    ("name", "known"),
+    [("A100", "A100-40GB, A100-80GB"), ("H1000", "H100-80GB"), ("quick", "T4-16GB")],
 )
 def test_an_unknown_gpu_is_refused(name, known):
     """With those that may be meant."""
@@ -404,8 +405,9 @@ def test_models_are_compared(ask, tmp_path):
     files = [config(tmp_path, "small.json"), config(tmp_path, "wide.json", num_key_value_heads=8)]
     code, out, err = ask(*files, "--memory", "8MiB", "--max-seqs", 2, "--max-len", "1k")
 
-    head, *rows = out.splitlines()
+    head, *rows, note = out.splitlines()
     assert (3, "") == (code, err)
+    assert "(weights not counted: small, wide)" == note
     assert ["model", "bytes per token", "per sequence of 1,024"] == re.split(r" {2,}", head)[:3]
     assert ["small", "wide"] == [row.split()[0] for row in rows]
     assert ["yes", "no"] == [re.split(r" {2,}", row)[-2].strip() for row in rows]
