@@ -247,7 +247,9 @@ FIGURES: dict[str, Callable[[], str]] = {
     "generate": lambda: f"{machine('generate')}\n{generate()[0]}",
     "active prefix": lambda: f"{machine('active_prefix')}\n{active_prefix()}",
     "engine": lambda: engines("engine"),
+    "engine many": lambda: engines("engine_64"),
     "engine long": lambda: engines("engine_long"),
+    "engine bf16": lambda: engines("engine_bf16"),
     "step": lambda: f"{machine('step')}\n{step()}",
     "linears": lambda: f"{machine('linears')}\n{linears()}",
     "sampling": lambda: f"{machine('sampling')}\n{sampling()[0]}",
@@ -261,7 +263,10 @@ FIGURES: dict[str, Callable[[], str]] = {
     "missed: speed": lambda: listed(speed()[1]),
     "missed: attention": lambda: listed(attention()[1]),
     "missed: generate": lambda: listed(generate()[1]),
-    "missed: engine": lambda: listed(engine("engine")[1] + engine("engine_long")[1]),
+    "missed: engine": lambda: listed(
+        [each for run in ("engine", "engine_64", "engine_long") for each in engine(run)[1]]
+    ),
+    "missed: engine bf16": lambda: listed(engine("engine_bf16")[1]),
     "missed: sampling": lambda: listed(sampling()[1]),
     "missed: index": lambda: listed(index()[1]),
 }
