@@ -359,9 +359,11 @@ def test_a_first_sample_that_fails(engine):
 
 def test_a_dead_loop_raises_in_every_handle(served, alone, monkeypatch):
     """What kills the thread ends all requests, is told to later callers, and can be overcome."""
+    asked = threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr("octavo.engine.core.Scheduler.schedule", lambda *_: 1 / 0)
+        patch.setattr("octavo.engine.core.Scheduler.schedule", lambda *_: asked.wait(60) / 0)
         requests = [served.submit(prompt, GREEDY) for prompt in PROMPTS]
+        asked.set()
         for request in requests:
             with pytest.raises(octavo.LoopDied, match="ZeroDivisionError") as caught:
                 request.result(60)
