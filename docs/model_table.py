@@ -212,7 +212,7 @@ def _engine() -> list[str]:
         "",
         "*text*: the families that `AutoModelForCausalLM` of transformers names, and six others;",
         "the tables below say of each how it runs, and under how many of the conditions. CSM",
-        "runs under its own `generate()`, with the [drop-in](transformers.md#models). Others:",
+        "is given recordings too, and answers in [frames](engine.md#speech-in-frames). Others:",
         "",
     ]
     for group, given in list(GROUPS.items())[1:]:

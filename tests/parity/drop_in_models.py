@@ -67,7 +67,8 @@ SPEECH = DEPTH | {
     "codec_config": {"model_type": "mimi", "num_filters": 4, "hidden_size": 16}
     | {"num_hidden_layers": 1, "codebook_size": 32, "upsample_groups": 16}
     | {"vector_quantization_hidden_dimension": 16, "num_attention_heads": 2}
-    | {"num_key_value_heads": 2, "intermediate_size": 16, "upsampling_ratios": [2, 2]},
+    | {"num_key_value_heads": 2, "intermediate_size": 16, "upsampling_ratios": [2, 2]}
+    | {"codebook_dim": 16, "num_quantizers": 4},
 }
 """A tiny CSM: a backbone over frames, a depth decoder over their codebooks."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ import transformers
 
 import octavo
 from octavo.engine import Draft, Engine, PromptLookup, SamplingParams
+from octavo.engine.conditions import vocabulary_of
 from octavo.engine.speculation.lookup import NGrams
 from octavo.errors import UnsupportedModel
 
@@ -32,16 +34,18 @@ class Case:
         reference: what generate() answers, as greedy tokens, to one of them.
         options: of `octavo.plan`, beside pages and memory.
         why: of each condition that is not for it, the reason.
+        answer: what of a request is compared with generate().
     """
 
     model: Any
     asked: list[tuple[list[int], dict[str, torch.Tensor] | None]]
-    reference: Callable[[list[int], dict[str, torch.Tensor] | None], list[int]]
+    reference: Callable[[list[int], dict[str, torch.Tensor] | None], list[Any]]
     options: dict[str, Any] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
+    answer: Callable[[Any], list[Any]] = attrgetter("output")
 
     @cached_property
-    def expected(self) -> list[list[int]]:
+    def expected(self) -> list[list[Any]]:
         """What generate() answers to each."""
         return [self.reference(*each) for each in self.asked]
 
@@ -72,7 +76,7 @@ class Case:
 
     def check(self, requests: list[Any]) -> None:
         """Each has the tokens of generate()."""
-        found = [request.output for request in requests]
+        found = [self.answer(request) for request in requests]
         assert self.expected == found, f"{found}, not {self.expected}"
 
     def guess(self, known: list[int], count: int) -> list[int]:
@@ -96,7 +100,8 @@ def alone(case: Case) -> None:
         with case.engine() as engine:
             request = case.submit(engine, at)
             engine.run()
-            assert case.expected[at] == request.output, f"{request.output}, of prompt {at}"
+            found = case.answer(request)
+            assert case.expected[at] == found, f"{found}, of prompt {at}"
 
 
 def beside(case: Case, **options: Any) -> None:
@@ -151,7 +156,7 @@ def lookup(case: Case) -> None:
 
 def draft(case: Case) -> None:
     """Guesses of a draft model, of which some are wrong."""
-    vocabulary = case.model.get_input_embeddings().weight.shape[0]
+    vocabulary = vocabulary_of(case.model)
     config = transformers.LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=16,
@@ -162,7 +167,6 @@ def draft(case: Case) -> None:
         eos_token_id=None,
     )
     model = transformers.LlamaForCausalLM(config).to(case.model.dtype).eval()
-    model.register_forward_hook(_knowing(case), with_kwargs=True)
     with ExitStack() as stack:
         _guessing(case, stack, model, Draft(model, max_tokens=3))
 
@@ -192,6 +196,8 @@ def _guessing(case: Case, stack: ExitStack, model: Any, way: Any) -> None:
     stack.enter_context(patch(clock, lambda: 0.0))  # every guess is worth its time
     engine = case.engine(draft=model, page_size=4, max_step_tokens=20, speculation=way)
     with engine:
+        if model is not None:
+            model.register_forward_hook(_knowing(case), with_kwargs=True)
         case.check(case.together(engine))
         stats = engine.stats
         assert 0 < stats.accepted_tokens < stats.drafted_tokens, f"of guesses {stats}"

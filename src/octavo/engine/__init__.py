@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from octavo.engine.core import EngineStats
     from octavo.engine.engine import Engine
     from octavo.engine.request import Completion, Request
-    from octavo.engine.sampling import SamplingParams, TokenLogprobs
+    from octavo.engine.sampling import Frame, SamplingParams, TokenLogprobs
     from octavo.engine.speculation import Draft, PromptLookup
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Draft",
     "Engine",
     "EngineStats",
+    "Frame",
     "PromptLookup",
     "Request",
     "SamplingParams",
@@ -32,6 +33,7 @@ _HOMES = {
     "Draft": "speculation",
     "Engine": "engine",
     "EngineStats": "core",
+    "Frame": "sampling",
     "PromptLookup": "speculation",
     "Request": "request",
     "SamplingParams": "sampling",

@@ -1,7 +1,7 @@
 """What a request runs with beside its tokens: a LoRA adapter, media, the source of a decoder.
 
-Composes adapters, media and encoders for the engine, and chooses who runs a model. Knows requests
-by nothing else.
+Composes adapters, media, frames and encoders for the engine, and chooses who runs a model. Knows
+requests by nothing else.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from octavo.cache.identity import Adapter, Extra, Salt
+from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step
 from octavo.checks import Ints
 from octavo.engine.adapters import Adapters
 from octavo.engine.encoders import EncoderDecoderRunner, SourcePrompt
+from octavo.engine.frames import Frames, SpokenPrompt, takes_frames
 from octavo.engine.linears import Quantisation
 from octavo.engine.media import MediaEncoder, MediaPrompt
 from octavo.engine.runner import Runner
@@ -41,6 +43,8 @@ def runner_of(
 
 def vocabulary_of(model: Any) -> int:
     """Token ids that a model's prompts may have. O(1)."""
+    if takes_frames(model):
+        return int(model.embed_text_tokens.num_embeddings)
     decoder = model.get_decoder() if model.config.is_encoder_decoder else model
     found = getattr(decoder, "get_input_embeddings", model.get_input_embeddings)()
     return int(found.weight.shape[0])
@@ -52,12 +56,14 @@ class Condition(NamedTuple):
     Attributes:
         adapter: a LoRA adapter; None: the model without any.
         media: the media in its prompt; None: text alone.
+        speech: the recordings in its prompt, of a model over codebooks; None: text alone.
         source: what an encoder-decoder's encoder is given; None: it has no encoder.
         salt: what keeps it from sharing pages with others; None: it shares them.
     """
 
     adapter: Adapter | None = None
     media: MediaPrompt | None = None
+    speech: SpokenPrompt | None = None
     source: SourcePrompt | None = None
     salt: Salt | None = None
 
@@ -68,6 +74,10 @@ class Condition(NamedTuple):
         source = self.source.extra if self.source else []
         return [*media, *source, *(each for each in (self.adapter, self.salt) if each)]
 
+    def prompt(self, ids: Ints) -> Prompt:
+        """What the cache is to know of a prompt of such ids, once it is encoded. O(ids)."""
+        return Prompt(ids if self.speech is None else self.speech.ids, self.extra)
+
 
 class Conditions:
     """Reads what requests run with, and has a model compute a step's rows with it.
@@ -75,6 +85,9 @@ class Conditions:
     Args:
         model: a transformers model.
         runner: which runs it.
+
+    Attributes:
+        frames: gives those of a model over codebooks their ids.
     """
 
     __reduce__ = uncopied("it is a part of one engine")
@@ -82,6 +95,7 @@ class Conditions:
     def __init__(self, model: Any, runner: Runner | EncoderDecoderRunner) -> None:
         self._model, self._runner = model, runner
         self._adapters, self._media = Adapters(model), MediaEncoder(model)
+        self.frames = Frames(model, runner.storage.plan.tokens)
 
     def read(self, ids: Ints, adapter: str | None, inputs: Mapping[str, Any] | None) -> Condition:
         """Check what a request is to run with; nothing is run.
@@ -102,6 +116,8 @@ class Conditions:
         if self._runner.by_rows and (self._adapters.names or adapter or inputs is not None):
             why = f"is run by rows, without adapters and media: {self._runner.by_rows}"
             raise UnsupportedModel("model", why)
+        if takes_frames(self._model):
+            return self._spoken(ids, adapter, inputs)
         key = None if adapter is None else self._adapters.identity(adapter)
         media = None if inputs is None else self._media.prompt(ids, inputs)
         if media is not None and (path := self._adapters.outside(self._model.get_decoder())):
@@ -109,17 +125,31 @@ class Conditions:
             raise UnsupportedModel(f"adapter on {path}", why)
         return Condition(key, media)
 
+    def _spoken(
+        self, ids: Ints, adapter: str | None, inputs: Mapping[str, Any] | None
+    ) -> Condition:
+        """As `read`, of a model over codebooks."""
+        if self._adapters.names or adapter is not None:
+            why = "it would be applied to frames and to the decoder in depth, which have other rows"
+            raise UnsupportedModel("adapter", why)
+        speech = None if inputs is None else self.frames.prompt(ids, inputs)
+        return Condition(speech=speech, salt=self.frames.salt)
+
     def prepare(self, condition: Condition) -> None:
         """Encode a request's inputs, before it first takes part in a step. Cost: their encoders.
 
         Raises:
-            UnsupportedModel: see `MediaEncoder.encode` and `EncoderDecoderRunner.encode`.
+            UnsupportedModel: see `MediaEncoder.encode`, `Frames.encode` and
+                `EncoderDecoderRunner.encode`.
         """
         if condition.source is not None and isinstance(self._runner, EncoderDecoderRunner):
             self._runner.encode(condition.source)
-        if condition.media is not None:
+        if condition.media is not None or condition.speech is not None:
             self._runner.close()
+        if condition.media is not None:
             self._media.encode(condition.media)
+        if condition.speech is not None:
+            self.frames.encode(condition.speech)
 
     @contextmanager
     def applied(self, step: Step, conditions: Sequence[Condition]) -> Iterator[None]:

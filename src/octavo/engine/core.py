@@ -6,7 +6,7 @@ is the only one.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import compress
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -18,13 +18,15 @@ from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
 from octavo.cache.prompt import Prompt
 from octavo.cache.step import Step
-from octavo.engine.conditions import Conditions, runner_of, vocabulary_of
+from octavo.checks import Ints
+from octavo.engine.codebooks import Codebooks
+from octavo.engine.conditions import Condition, Conditions, runner_of, vocabulary_of
 from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Inbox
 from octavo.engine.request import FinishReason, Request
 from octavo.engine.runner import draft_counts
-from octavo.engine.sampling import Samplers
-from octavo.engine.scoring import note_scores, with_scores
+from octavo.engine.sampling import Samplers, SamplingParams
+from octavo.engine.scoring import note_scores, own_salt, with_scores
 from octavo.engine.speculation import (
     Draft,
     Found,
@@ -78,6 +80,7 @@ class EngineCore:
         inbox: calls to be made before the next step.
         runner: the model over the tensors.
         conditions: what requests run with beside their tokens.
+        codebooks: makes frames of first codes, where the model answers in frames.
         vocabulary: how many tokens it has.
         samplers: makes those of requests.
         scheduler: requests that wait and run.
@@ -130,13 +133,14 @@ class EngineCore:
         self.runner = runner_of(model, plan, quantise)
         try:
             self._speculation = Speculation(speculation, model, self.runner.storage)
+            self.conditions = Conditions(model, self.runner)
+            self.codebooks = Codebooks(model, self.conditions.frames, tokenizer)
         except Exception:
             self.runner.close()
             raise
-        self.conditions = Conditions(model, self.runner)
         self.releases = self.runner.close, self._speculation.close, self.conditions.close
         self.vocabulary = vocabulary_of(model)
-        self.samplers = Samplers(self.vocabulary, tokenizer)
+        self.samplers = Samplers(self.codebooks.size or self.vocabulary, tokenizer)
         self.stats, self.torn = EngineStats(), False
         self.arriving: set[Request] = set()
         self._untold: deque[tuple[Request, int]] = deque()  # and how many tokens are told
@@ -236,13 +240,17 @@ class EngineCore:
             storage.apply(step.copies)
             drafts = self._speculation.write(step, turn.requests)
             scored = with_scores(step, turn.requests)
-            with self.conditions.applied(scored, [each.condition for each in turn.requests]):
+            conditions = [each.condition for each in turn.requests]
+            with (
+                self.conditions.applied(scored, conditions),
+                self.codebooks.placed(scored, turn.requests),
+            ):
                 logits = self.runner.forward(scored, draft_counts(step))
             storage.apply(step.snapshots)
             logits, broken = note_scores(scored, step, turn.requests, logits)
             rows = list(compress(turn.requests, step.wants_token.tolist()))
             logits, drafts, wanting = _with_forks(logits, drafts, rows)
-            found = sample_accepted(logits, drafts, wanting)
+            found = self.codebooks.finish(sample_accepted(logits, drafts, wanting), wanting)
             failed = [  # forks come last
                 at
                 for at, choices in zip(step.sample.tolist(), found, strict=False)
@@ -352,6 +360,23 @@ class EngineCore:
 
     # -- beginning and ending ------------------------------------------------------------------
 
+    def condition_of(
+        self,
+        ids: Ints,
+        params: SamplingParams,
+        adapter: str | None,
+        inputs: Mapping[str, Any] | None,
+    ) -> Condition:
+        """What a request runs with, checked; nothing is run, and any thread may ask.
+
+        Raises:
+            IdentityError, UnsupportedModel: see `Conditions.read`. SamplingError: see
+                `Codebooks.check`.
+        """
+        self.codebooks.check(params)
+        found = self.conditions.read(ids, adapter, inputs)
+        return found._replace(salt=own_salt(params) or found.salt)
+
     def take_in(self, request: Request) -> None:
         """Queue what was submitted."""
         if request not in self.arriving:
@@ -429,7 +454,7 @@ class EngineCore:
                 request.finish(reason or "cancelled")
                 self._count(finished=1)
             elif request.output:  # as one that was preempted
-                ids = np.append(request.prompt_token_ids, np.array(request.output, np.int32))
+                ids = np.append(request.prompt.tokens, np.array(request.output, np.int32))
                 known = Prompt(ids, request.prompt.extra)
                 request.sequence = self.cache.admit(known, limit=request.limit)
                 self.cache.preempt(request.sequence)

@@ -33,7 +33,6 @@ from octavo.engine.loop import Claim, Loop, guard_of, release_alone
 from octavo.engine.progress import wait_for_all
 from octavo.engine.request import Completion, OnToken, Request
 from octavo.engine.sampling import SamplingParams
-from octavo.engine.scoring import own_salt
 from octavo.engine.speculation import Draft, PromptLookup
 from octavo.engine.texts import stops_of
 from octavo.errors import (
@@ -197,8 +196,8 @@ class Engine:
             params: how to sample and when to end; None: the defaults, greedy.
             adapter: name of a LoRA adapter loaded into the model; None: the model without any.
             inputs: what the model's processor returned for a prompt with pictures or other media,
-                or for the source of an encoder-decoder, whose ``tokens`` its decoder begins with.
-                Tensors of one row, kept with the request.
+                or for the source of an encoder-decoder, whose ``tokens`` its decoder begins with;
+                or codes of recordings. Tensors of one row, kept with the request.
             priority: higher ones go first, but for requests that came long before them: see
                 `octavo.scheduling.order`.
             deadline: seconds from now; what is not done by then ends before the next step, with
@@ -218,8 +217,8 @@ class Engine:
                 longer than the plan's max_length.
             NeverFits: it needs more pages than the pool has.
             SamplingError: stop texts without a tokenizer, a bias or ban of no token of this model,
-                a form of answers that nothing meets or that `octavo[grammar]` is missing for, or
-                ``params`` or ``on_token`` is neither.
+                a form of answers that nothing meets or that `octavo[grammar]` is missing for, what
+                means nothing for frames, or ``params`` or ``on_token`` is neither.
             StepError: the engine is closed, or belongs to the process this one was forked from.
             LoopDied: the thread that ran it died, and neither `reset` nor `start` came since.
 
@@ -234,8 +233,7 @@ class Engine:
         check_int("priority", priority, -(2**31) + 1, 2**31 - 1)
         due = None if deadline is None else time.monotonic() + check_deadline(deadline)
         ids = check_prompt(tokens, self._core.vocabulary)
-        condition = self._core.conditions.read(ids, adapter, inputs)
-        condition = condition._replace(salt=own_salt(params))
+        condition = self._core.condition_of(ids, params, adapter, inputs)
         limit = check_limit(self.cache, ids.size, params.max_tokens)
         samples = tuple(
             Request(

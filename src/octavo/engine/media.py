@@ -71,13 +71,7 @@ class MediaPrompt:
     __reduce__ = uncopied("it is a part of one request")
 
     def __init__(self, ids: Ints, inputs: Mapping[str, Any], tokens: frozenset[int]) -> None:
-        found = tensors_of(inputs)
-        given = found.get("input_ids")
-        if given is not None and np.asarray(given).tolist() not in ([ids.tolist()], ids.tolist()):
-            right = "they must be the prompt's; submit(inputs['input_ids'][0], inputs=inputs)"
-            raise IdentityError("inputs['input_ids']", np.shape(given), right)
-        self.ids = ids
-        self.tensors = {name: each for name, each in found.items() if name not in _IDS}
+        self.ids, self.tensors = ids, beside_ids(ids, inputs)
         self.encoded: Encoded | None = None
         self.places = self._media = np.isin(ids, list(tokens))
         if not self.places.any():
@@ -315,6 +309,20 @@ def tensors_of(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
             right = "it must be a tensor; call the processor with return_tensors='pt'"
             raise IdentityError(f"inputs[{name!r}]", type(value).__name__, right)
     return dict(inputs)
+
+
+def beside_ids(ids: Ints, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """What a processor returned beside a prompt's ids and their mask, checked. O(ids).
+
+    Raises:
+        IdentityError: it is no mapping of names to tensors, or its ids are others.
+    """
+    found = tensors_of(inputs)
+    given = found.get("input_ids")
+    if given is not None and np.asarray(given).tolist() not in ([ids.tolist()], ids.tolist()):
+        right = "they must be the prompt's; submit(inputs['input_ids'][0], inputs=inputs)"
+        raise IdentityError("inputs['input_ids']", np.shape(given), right)
+    return {name: each for name, each in found.items() if name not in _IDS}
 
 
 def digest_of(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -17,7 +17,7 @@ from octavo.cache.sequence import Sequence
 from octavo.checkpoints.text import UNFINISHED, decode
 from octavo.checks import Ints, check_number
 from octavo.engine.conditions import Condition
-from octavo.engine.sampling import Choice, Sampler, SamplingParams, TokenLogprobs
+from octavo.engine.sampling import Choice, Frame, Sampler, SamplingParams, TokenLogprobs
 from octavo.engine.texts import StopTexts, stops_of
 from octavo.errors import StepError, uncopied
 
@@ -30,9 +30,9 @@ class Completion(NamedTuple):
 
     Attributes:
         token_ids: the generated tokens, a stop token included.
-        finish_reason: ``stop``: a stop token or text came, or the answer has the form asked for
-            and nothing can follow; ``length``: max_tokens or the model's context is reached;
-            ``cancelled``; ``deadline``: it was not done in time.
+        finish_reason: ``stop``: a stop token or text or a last frame came, or the answer has the
+            form asked for and nothing can follow; ``length``: max_tokens or the model's context is
+            reached; ``cancelled``; ``deadline``: it was not done in time.
         prompt_tokens: tokens of the prompt.
         cached_tokens: those of them whose KV was found in the prefix cache.
         logprobs: of each generated token, where the request asks for them; else None.
@@ -40,6 +40,7 @@ class Completion(NamedTuple):
             None; else None.
         text: the answer in text, before its stop token or text (``include_stop``: with the text);
             None: the engine has no tokenizer.
+        frames: of each generated token its codes, where the model answers in frames; else None.
     """
 
     token_ids: list[int]
@@ -49,6 +50,7 @@ class Completion(NamedTuple):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     text: str | None = None
+    frames: list[Frame] | None = None
 
 
 class Owner(Protocol):
@@ -93,6 +95,8 @@ class Request:
         limit: most tokens, prompt and generated ones together.
         output: tokens generated so far, a stop token included.
         logprobs: of each of them, where ``params`` asks for them; else empty.
+        frames: of each of them its codes, where the model answers in frames, whose ids are those of
+            this engine alone; else empty.
         scores: of the prompt's tokens, of the first None, as far as they are computed, where
             ``params`` asks for them; else None. The first of several samples has them.
         finish_reason: None while it runs; see Completion.
@@ -131,6 +135,7 @@ class Request:
         self.condition, self.priority, self.deadline = condition, priority, deadline
         self.output: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
+        self.frames: list[Frame] = []
         self.scores: list[TokenLogprobs | None] | None = None
         if params.prompt_logprobs is not None:
             self.scores = [None]
@@ -154,7 +159,7 @@ class Request:
     @cached_property
     def prompt(self) -> Prompt:
         """The prompt's ids, and what their pages depend on beside them, once that is encoded."""
-        return Prompt(self.prompt_token_ids, self.condition.extra)
+        return self.condition.prompt(self.prompt_token_ids)
 
     @property
     def prompt_tokens(self) -> int:
@@ -250,6 +255,7 @@ class Request:
             logprobs,
             None if scores is None else list(scores),
             self.text,
+            list(self.frames) or None,
         )
 
     # -- waiting -------------------------------------------------------------------------------
@@ -328,6 +334,8 @@ class Request:
         for choice in choices:
             if choice.logprobs is not None:
                 self.logprobs.append(choice.logprobs)
+            if choice.frame is not None:
+                self.frames.append(choice.frame)
             self.output.append(choice.token)
             reason = self._ending()
             if reason is not None:
@@ -336,7 +344,7 @@ class Request:
 
     def replay(self) -> FinishReason | None:
         """Look anew at all its tokens, as after an interrupt; returns as `take`."""
-        del self.logprobs[len(self.output) :]
+        del self.logprobs[len(self.output) :], self.frames[len(self.output) :]
         self.stops = stops = stops_of(self.params, self.tokenizer)
         if stops is not None:
             for token in self.output[:-1]:
@@ -352,6 +360,8 @@ class Request:
         text = None if self.stops is None else self.stops.push(token)
         if text is not None:
             self.stop_reason = text
+            return "stop"
+        if self.frames and self.frames[-1].last:
             return "stop"
         if self.sampler.matcher is not None and self.sampler.matcher.ends(self.output):
             return "stop"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
+from octavo.engine.frames import takes_frames
 from octavo.engine.linears import Linears, Quantisation
 from octavo.engine.mixers import Mixers, StateCache, modules_with_states
 from octavo.engine.norms import norm_of
@@ -215,7 +216,7 @@ class Runner:
     def close(self) -> None:
         """Give the model its own attention back; `forward` takes it again."""
         if attention_of(self.model) == NAME:
-            self.model.set_attn_implementation(_own[self.model])
+            _set_attention(self.model, _own[self.model])
         self._mixers.release()
         if self._latents is not None:
             self._latents.release()
@@ -227,7 +228,7 @@ class Runner:
         found = attention_of(self.model)
         if found != NAME and self._attends:
             _own[self.model] = found
-            self.model.set_attn_implementation(NAME)
+            _set_attention(self.model, NAME)
         self._mixers.take()
         if self._latents is not None:
             self._latents.take()
@@ -236,6 +237,14 @@ class Runner:
 
     def _row(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)[None]
+
+
+def _set_attention(model: Any, name: str) -> None:
+    """Set how a model attends; of one over codebooks its backbone alone."""
+    if takes_frames(model):
+        model.backbone_model.set_attn_implementation({"": name})
+    else:
+        model.set_attn_implementation(name)
 
 
 def draft_counts(step: Step) -> NDArray[np.int64]:
@@ -291,7 +300,8 @@ def _refusal(model: Any, spec: ModelSpec) -> str | None:
     reasons = {
         "each of its positions is several ids, as of codebooks": not hasattr(
             model.get_input_embeddings(), "weight"
-        ),
+        )
+        and not takes_frames(model),
         "it has no output layer, so it gives no logits": model.base_model is model
         and model.get_output_embeddings() is None,
         "its states hold the last rows of tokens, which the engine does not run": any(

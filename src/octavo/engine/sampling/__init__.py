@@ -8,10 +8,11 @@ probable tokens were.
 
 from octavo.engine.sampling.logprobs import TokenLogprobs, logprobs_of
 from octavo.engine.sampling.params import SamplingParams
-from octavo.engine.sampling.sampler import Choice, Row, Sampler, Samplers, sample_rows
+from octavo.engine.sampling.sampler import Choice, Frame, Row, Sampler, Samplers, sample_rows
 
 __all__ = [
     "Choice",
+    "Frame",
     "Row",
     "Sampler",
     "Samplers",

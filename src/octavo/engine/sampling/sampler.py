@@ -87,16 +87,30 @@ class Row(Tokens, Protocol):
         ...
 
 
+class Frame(NamedTuple):
+    """A token of a model over codebooks.
+
+    Attributes:
+        codes: one of each codebook, in their order.
+        last: whether it ends what is said.
+    """
+
+    codes: tuple[int, ...]
+    last: bool
+
+
 class Choice(NamedTuple):
     """A token chosen.
 
     Attributes:
         token: its id.
         logprobs: how probable it was; None: the request does not ask.
+        frame: what it stands for; None: a token is its id.
     """
 
     token: int
     logprobs: TokenLogprobs | None = None
+    frame: Frame | None = None
 
 
 def sample_rows(logits: torch.Tensor, rows: Sequence[Row]) -> list[Choice | Exception]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from octavo.cache.step import GroupView, Step
 from octavo.checks import check_int
+from octavo.engine.frames import takes_frames
 from octavo.engine.request import Request
 from octavo.engine.runner import Runner
 from octavo.engine.sampling import Choice, sample_rows
@@ -170,6 +171,8 @@ def _check_fit(model: Any, target: Any, plan: Plan) -> Plan:
     name = f"draft model {own.spec.name}"
     if model is target:
         raise UnsupportedModel(name, "it is the model itself; load another")
+    if takes_frames(model):
+        raise UnsupportedModel(name, "it answers in frames of codes, which are no tokens")
     if target.config.is_encoder_decoder:
         raise UnsupportedModel(name, "the model is an encoder-decoder, whose source it cannot read")
     sizes = [each.get_input_embeddings().weight.shape[0] for each in (model, target)]

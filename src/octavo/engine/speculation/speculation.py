@@ -8,13 +8,14 @@ from typing import Any, Protocol
 
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
+from octavo.engine.frames import takes_frames
 from octavo.engine.request import Request
 from octavo.engine.runner import draft_counts
 from octavo.engine.speculation.drafts import Draft, Drafter
 from octavo.engine.speculation.lookup import Lookup, PromptLookup
 from octavo.engine.speculation.verification import Found
 from octavo.engine.speculation.worth import Worth
-from octavo.errors import SamplingError, uncopied
+from octavo.errors import SamplingError, UnsupportedModel, uncopied
 from octavo.planner.request import Plan
 from octavo.storage import Storage
 
@@ -53,6 +54,9 @@ class Guesser(Protocol):
 def _guesser(way: PromptLookup | Draft | None, model: Any, storage: Storage) -> Guesser | None:
     if way is None:
         return None
+    if takes_frames(model):
+        why = "a guess would be a frame, all codes of which would have to be right"
+        raise UnsupportedModel("speculation", why)
     if isinstance(way, PromptLookup):
         return Lookup(way)
     if isinstance(way, Draft):
