@@ -40,11 +40,18 @@ def modules(dtype: torch.dtype) -> list[list[torch.nn.Linear]]:
     ]
 
 
+def taken(layers: list[PlainLinear | QuantisedLinear]) -> Together:
+    """The layers as an engine that has the model computes them."""
+    together = Together(layers)
+    together.taken = True
+    return together
+
+
 def kernel(kind: str, groups: list[list[torch.nn.Linear]]) -> tuple[list[Together], int]:
     """The layers as the kernel computes them, and the bytes it reads."""
     if kind in ("fp32", "bf16"):
         plain = [[PlainLinear(module) for module in group] for group in groups]
-        return list(map(Together, plain)), sum(m.weight.nbytes for g in groups for m in g)
+        return list(map(taken, plain)), sum(m.weight.nbytes for g in groups for m in g)
     layers = [
         [
             QuantisedLinear(m, "int4" if kind == "int4" and m.out_features < VOCABULARY else "int8")
@@ -52,7 +59,7 @@ def kernel(kind: str, groups: list[list[torch.nn.Linear]]) -> tuple[list[Togethe
         ]
         for group in groups
     ]
-    return list(map(Together, layers)), sum(layer.nbytes for each in layers for layer in each)
+    return list(map(taken, layers)), sum(layer.nbytes for each in layers for layer in each)
 
 
 def best(passes: list[Callable[[], None]], rounds: int) -> list[float]:
