@@ -50,6 +50,15 @@ def test_kernel_is_built_once(fresh):
     assert 1 == len(built)
 
 
+def test_kernel_is_built_anew_where_what_it_includes_has_changed(fresh):
+    """Files beside the source that it includes are part of it."""
+    source, beside = fresh.parent / "small.c", fresh.parent / "small.h"
+    source.write_text('#include "small.h"\n')
+    for number in (1, 2):
+        beside.write_text(f"int octavo_paged_attention(void) {{ return {number}; }}\n")
+        assert number == kernel_of(source).load()()
+
+
 def test_two_processes_may_build_at_once(fresh):
     """Each of two processes that start together gets a kernel, and one file is left."""
     runs = [build_apart(fresh) for _ in range(2)]

@@ -76,7 +76,7 @@ def calls(monkeypatch):
 
 @pytest.fixture(params=[True, False], ids=["tiles", "no tiles"])
 def tiles(request, monkeypatch):
-    """Whether bf16 is multiplied by tiles: not where Linux or the processor refuses them."""
+    """Whether tiles are multiplied: not where Linux or the processor refuses them."""
     can = request.param and linears.has_tiles()
     monkeypatch.setattr(linears, "has_tiles", lambda: can)
     return can
@@ -152,9 +152,9 @@ def test_tiles_compute_what_they_can(calls, tiles):
 
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])
-@pytest.mark.parametrize("rows", [1, 3, 8, 9, 70, 140])
+@pytest.mark.parametrize("rows", [1, 3, 5, 8, 9, 22, 70, 140])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_quantised_layer_is_that_of_its_rounded_weights(bits, rows, dtype):
+def test_quantised_layer_is_that_of_its_rounded_weights(bits, rows, dtype, tiles):
     """The kernel computes with the weights it stores and inputs of 15 bits, few rows and many."""
     layer, plain = layer_of(128, 47, dtype), layer_of(128, 47, dtype, bias=False)
     plain.weight, bias = layer.weight, layer.bias.double()
@@ -164,7 +164,8 @@ def test_quantised_layer_is_that_of_its_rounded_weights(bits, rows, dtype):
         x = torch.randn(rows, 128, dtype=dtype)
         x[0, :GROUP] = 0  # a group without a scale
         found = stored(x)
-        assert torch.equal(found[:1], stored(x[:1]))  # to the bit, by whatever way
+        for n in range(rows):
+            assert torch.equal(found[n : n + 1], stored(x[n : n + 1]))  # to the bit, by any way
 
     assert found.dtype == dtype
     exact = inputs_of_15_bits(x) @ rounded
@@ -175,14 +176,15 @@ def test_quantised_layer_is_that_of_its_rounded_weights(bits, rows, dtype):
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_numbers_that_are_none_are_not_rounded_away(bits, bad):
+@pytest.mark.parametrize("rows", [3, 8])
+def test_numbers_that_are_none_are_not_rounded_away(bits, bad, rows):
     """NaN and infinity in a row show in every output of it, and in no other row."""
-    layer, x = layer_of(64, 20), torch.randn(3, 64)
+    layer, x = layer_of(64, 20), torch.randn(rows, 64)
     x[1, 40] = bad
     with torch.inference_mode():
         found = by(QuantisedLinear(layer, bits))(x)
 
-    assert [True, False, True] == found.isfinite().all(-1).tolist()
+    assert [n != 1 for n in range(rows)] == found.isfinite().all(-1).tolist()
     assert not found[1].isfinite().any()
 
 

@@ -1,12 +1,12 @@
 """A model's linear layers on a CPU, computed by a C kernel for as long as an engine has the model.
 
 For the few rows of a decode step the kernel reads weights at the speed of memory, where they lie:
-nothing is packed or copied, and a row's result is the same to the bit beside any others. bf16 is
-multiplied by tiles of 16 outputs where processor and Linux let it (AMX), 16 rows in the time of
-one. Layers of the same input, such as queries, keys and values, are one call. Weights may also be
-quantised in groups of 32, which costs memory of their own, and rounds what the layers are given to
-15 bits. `linears.c` computes; modules are all that is known here, no steps and no families of
-models.
+nothing is packed or copied, and a row's result is the same to the bit beside any others. Layers of
+the same input, such as queries, keys and values, are one call. Weights may also be quantised in
+groups of 32, which costs memory of their own, and rounds what the layers are given to 15 bits.
+Where processor and Linux let it (AMX), tiles of 16 outputs are multiplied: bf16 by 16 rows in the
+time of one, quantised weights by 8 rows and more. `linears.c` computes; modules are all that is
+known here, no steps and no families of models.
 """
 
 import ctypes
@@ -35,7 +35,6 @@ TILE = 16
 
 Quantisation = Literal["int8", "int4"]
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, "int8": 2, "int4": 3}  # as linears.c counts them
-_TILED = 4  # bf16 by tiles
 _MANY = 64  # rows from which torch's product of matrices is faster than the kernel
 _FEW = 8  # the same in bf16 where the processor multiplies it, but not by tiles
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # take the same input
@@ -57,7 +56,7 @@ class KernelLayers(ctypes.Structure):
 
     _fields_ = (
         ("parts", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("count", "width", "kind")),
+        *((name, ctypes.c_int64) for name in ("count", "width", "kind", "tiles")),
     )
 
 
@@ -216,9 +215,8 @@ class PlainLinear:
         self.module, self._held = module, vars(module)["_parameters"]
         self._dtype, self._shape = module.weight.dtype, module.weight.shape
         self.kind, self._most = _KINDS[self._dtype], _MANY
-        if self._dtype == torch.bfloat16 and module.in_features % GROUP == 0 and has_tiles():
-            self.kind = _TILED
-        elif self._dtype == torch.bfloat16 and fast_dtype() == "bf16":
+        tiled = module.in_features % GROUP == 0 and has_tiles()
+        if self._dtype == torch.bfloat16 and not tiled and fast_dtype() == "bf16":
             self._most = _FEW
 
     def fill(self, part: KernelPart, x: torch.Tensor, rows: int) -> bool:
@@ -308,7 +306,7 @@ class Layers:
         self._filled = list(zip(layers, self._parts, strict=True))
         self._width = layers[0].module.in_features
         self._given = KernelLayers(
-            ctypes.addressof(self._parts), len(layers), self._width, layers[0].kind
+            ctypes.addressof(self._parts), len(layers), self._width, layers[0].kind, has_tiles()
         )
         self._pointers = ctypes.c_void_p * len(layers)
         self._kernel = KERNEL.load()

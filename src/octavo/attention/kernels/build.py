@@ -1,6 +1,7 @@
 """C kernels, compiled on first use for the processor at hand and kept in the user's cache.
 
-A built kernel is named by what it was made from: its source, the compiler and its options, and the
+A built kernel is named by what it was made from: its source and what that includes, the compiler
+and its options, and the
 processor, and by a digest of itself: what a full disk or a crash left damaged is never opened,
 which a process might not survive, but built anew. It is written beside its place and renamed into
 it, so that processes that build at the same time do not see half a file. Does not know what the
@@ -11,6 +12,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shlex
 import subprocess
 import tempfile
@@ -100,6 +102,8 @@ class Kernel:
             [command[0], "--version"], check=True, capture_output=True, timeout=_PATIENCE
         )
         digest = hashlib.sha256(self._source.read_bytes())
+        for name in re.findall(rb'^#include "(.+)"', self._source.read_bytes(), re.MULTILINE):
+            digest.update(self._source.with_name(name.decode()).read_bytes())
         for part in (*command, _processor()):
             digest.update(b"\0" + part.encode())
         digest.update(version.stdout)
