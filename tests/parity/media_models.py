@@ -346,6 +346,14 @@ FAMILIES |= {
         },
         _patches,
     ),
+    "GotOcr2": (
+        {
+            "text_config": QWEN2,
+            "vision_config": EYE
+            | {"output_channels": 16, "window_size": 2, "global_attn_indexes": [1]},
+        },
+        _square(1),
+    ),
 }
 REFUSED = {
     "Gemma3": (
@@ -355,14 +363,6 @@ REFUSED = {
             "mm_tokens_per_image": 4,
         },
         _square(4),
-    ),
-    "GotOcr2": (
-        {
-            "text_config": QWEN2,
-            "vision_config": EYE
-            | {"output_channels": 16, "window_size": 2, "global_attn_indexes": [1]},
-        },
-        _square(1),
     ),
     "PaliGemma": (
         {
@@ -407,6 +407,8 @@ def picture(family, before, after, seed=1):
         found["mm_token_type_ids"] = (ids == IMAGE).long()
     if family == "Gemma3":
         found["token_type_ids"] = (ids == IMAGE).long()
+    if family == "PaliGemma":
+        found["token_type_ids"] = torch.zeros_like(ids)  # all of a prompt is seen as a whole
     name = "input_features" if family in HEARING else "pixel_values"
     return found | {name: torch.randn(shape, generator=random)} | more
 

@@ -126,11 +126,11 @@ def test_generate_takes_an_adapter_for_all_or_one_per_prompt(model, answers):
 
 
 def test_models_run_by_rows():
-    """They take neither adapters nor media, and say why."""
+    """They take no adapters, and say why."""
     config = transformers.MptConfig(d_model=32, n_heads=4, n_layers=2, vocab_size=61)
     base = transformers.MptForCausalLM(config).eval()
     model = add(base, "sql", target_modules=["Wqkv"])
-    match = pytest.raises(UnsupportedModel, match="run by rows, without adapters and media: ")
+    match = pytest.raises(UnsupportedModel, match="run by rows, without adapters: ")
     with Engine(model, plan_of(base)) as engine, match:
         engine.submit([1, 2], adapter="sql")
 

@@ -178,7 +178,7 @@ class Codebooks:
         self, first: list[int], requests: Sequence[Request]
     ) -> tuple[list[list[int]], dict[int, Exception]]:
         """The codes of each row's frame; and by row what its sampler raised, whose codes are 0."""
-        seen = self._hidden
+        seen, self._hidden = self._hidden, {}
         hidden = torch.stack([seen[r if r in seen else r.samples[0]] for r in requests])
         depth, failed = self._model.depth_decoder, dict[int, Exception]()
         cache = DynamicCache(config=depth.config)

@@ -113,8 +113,8 @@ class Conditions:
                 right = "it must be what the encoder is given, from the model's processor"
                 raise IdentityError("inputs", None, right)
             return Condition(source=SourcePrompt(inputs))
-        if self._runner.by_rows and (self._adapters.names or adapter or inputs is not None):
-            why = f"is run by rows, without adapters and media: {self._runner.by_rows}"
+        if self._runner.by_rows and (self._adapters.names or adapter):
+            why = f"is run by rows, without adapters: {self._runner.by_rows}"
             raise UnsupportedModel("model", why)
         if takes_frames(self._model):
             return self._spoken(ids, adapter, inputs)
@@ -164,7 +164,11 @@ class Conditions:
             return
         with (
             self._adapters.applied(step, [each.adapter for each in conditions]),
-            self._media.placed(step, [each.media for each in conditions]),
+            self._media.placed(
+                step,
+                [each.media for each in conditions],
+                by_rows=self._runner.by_rows is not None,
+            ),
         ):
             yield
 

@@ -177,18 +177,29 @@ class MediaEncoder:
         return embeds, given
 
     @contextmanager
-    def placed(self, step: Step, prompts: Sequence[MediaPrompt | None]) -> Iterator[None]:
+    def placed(
+        self, step: Step, prompts: Sequence[MediaPrompt | None], *, by_rows: bool
+    ) -> Iterator[None]:
         """Within it the decoder is given the rows of encoded prompts that ``step`` computes.
 
         Args:
             step: open.
             prompts: of each row, encoded; None: text alone.
+            by_rows: whether the decoder is run for each row with new tokens, in their order; else
+                once for all.
         """
         if not any(prompts):
             yield
             return
-        placed = _Placed(step, [None if p is None else p.encoded for p in prompts], self._model)
-        hook = self._model.get_decoder().register_forward_pre_hook(placed.enter, with_kwargs=True)
+        encoded = [None if each is None else each.encoded for each in prompts]
+        passes = _by_rows(step, encoded) if by_rows else [(step.positions, step.counts, encoded)]
+        given = iter([_Placed(*each, self._model) if any(each[2]) else None for each in passes])
+
+        def enter(decoder: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            placed = next(given)
+            return None if placed is None else placed.enter(decoder, args, keywords)
+
+        hook = self._model.get_decoder().register_forward_pre_hook(enter, with_kwargs=True)
         try:
             yield
         finally:
@@ -199,19 +210,33 @@ class _Reached(Exception):
     """The model has come to its decoder."""
 
 
-class _Placed:
-    """What the decoder is given in one step, where rows of encoded prompts take part."""
+def _by_rows(
+    step: Step, encoded: Sequence[Encoded | None]
+) -> list[tuple[Ints, Ints, list[Encoded | None]]]:
+    """Positions, counts and prompt of each row of a step that has new tokens. O(T)."""
+    starts = step.query_start.tolist()
+    return [
+        (step.positions[starts[row] : starts[row + 1]], step.counts[row : row + 1], [encoded[row]])
+        for row in np.flatnonzero(step.counts).tolist()
+    ]
 
-    def __init__(self, step: Step, encoded: Sequence[Encoded | None], model: Any) -> None:
+
+class _Placed:
+    """What the decoder is given in one pass, where rows of encoded prompts take part."""
+
+    def __init__(
+        self, positions: Ints, counts: Ints, encoded: Sequence[Encoded | None], model: Any
+    ) -> None:
         device = model.device
         axes = max(each.positions.shape[0] for each in encoded if each is not None)
-        at = torch.from_numpy(step.positions.astype(np.int64)).to(device)
+        at = torch.from_numpy(positions.astype(np.int64)).to(device)
         self._positions = at.expand(axes, -1).clone()
         places, rows, self._deep = [], [], dict[int, list[torch.Tensor]]()
-        for row, each in enumerate(encoded):
+        ends = counts.cumsum()
+        for each, end, count in zip(encoded, ends.tolist(), counts.tolist(), strict=True):
             if each is None:
                 continue
-            begin, end = step.query_start[row : row + 2].tolist()
+            begin = end - count
             self._positions[:, begin:end] = each.positions_at(at[begin:end])
             first = int(at[begin])
             low, high = torch.searchsorted(

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import Sequence as Items
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, Protocol
@@ -40,7 +41,7 @@ class Completion(NamedTuple):
             None; else None.
         text: the answer in text, before its stop token or text (``include_stop``: with the text);
             None: the engine has no tokenizer.
-        frames: of each generated token its codes, where the model answers in frames; else None.
+        frames: of each generated token its codes, where the model answers in frames; else empty.
     """
 
     token_ids: list[int]
@@ -50,7 +51,7 @@ class Completion(NamedTuple):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     text: str | None = None
-    frames: list[Frame] | None = None
+    frames: Items[Frame] = ()
 
 
 class Owner(Protocol):
@@ -255,7 +256,7 @@ class Request:
             logprobs,
             None if scores is None else list(scores),
             self.text,
-            list(self.frames) or None,
+            list(self.frames),
         )
 
     # -- waiting -------------------------------------------------------------------------------
