@@ -1,6 +1,7 @@
 """Answers of a form: what comes meets it, whoever is beside; what cannot be met is refused."""
 
 import json
+import random
 import re
 import string
 
@@ -229,3 +230,45 @@ def test_refuses_a_form_without_what_it_needs(monkeypatch):
     monkeypatch.setattr(grammars, "find_spec", lambda name: None)
     with pytest.raises(SamplingError, match=r"pip install 'octavo\[grammar\]'"):
         Samplers(9, None).make(params)
+
+
+FORMS = [
+    {"regex": "[a-f ,.]{30,}"},
+    {"regex": "(ab|cd|abcd)+x?"},
+    {"json_schema": SCHEMA},
+    {"json_schema": {"type": "string"}},
+    {"grammar": 'start: e\ne: e "-" t | t\nt: "{" e "}" | /[0-9]+/'},
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_allowed_is_never_barred(form, tokenizer):
+    """Of every token, along answers at random; what is not known to be allowed ends an answer."""
+    rng = random.Random(4)
+    matcher = grammars.Grammars(tokenizer, EOS + 5).matcher(SamplingParams(**form))
+    for _ in range(4):
+        output = []
+        while len(output) < 20 and not matcher.ends(output):
+            scores = torch.zeros(EOS + 5)
+            matcher.bar(output, scores)
+            possible = scores.isfinite().nonzero().flatten().tolist()
+            allowed = [token for token in range(EOS + 5) if matcher.allows(output, token)]
+            assert set(possible) - {EOS} == set(allowed)
+            output.append(rng.choice(possible))
+
+
+def test_greedy_answers_ask_for_no_mask_where_the_likeliest_fits(model, tokenizer, monkeypatch):
+    """One token is looked at; the mask of all is made where that one may not come."""
+    masks = []
+    bar = grammars.Matcher.bar
+    monkeypatch.setattr(
+        grammars.Matcher, "bar", lambda *args: (masks.append(len(args[1])), bar(*args))
+    )
+    free, narrow = "(?s:.{20})", "[a-b]{20}"
+    with engine_of(model, tokenizer) as engine:
+        engine.generate([PROMPT], SamplingParams(max_tokens=20, regex=free, logit_bias={EOS: -9}))
+        seen = len(masks)
+        engine.generate([PROMPT], SamplingParams(max_tokens=20, regex=narrow))
+
+    assert 0 == seen
+    assert 0 < len(masks) <= 20

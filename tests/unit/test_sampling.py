@@ -10,13 +10,26 @@ import transformers
 import octavo
 from octavo import SamplingError
 from octavo.engine import SamplingParams
-from octavo.engine.sampling import Choice, Sampler, draws, sample_rows, sampler
+from octavo.engine.sampling import Choice, Sampler, choices, draws, logprobs, sample_rows
+from octavo.engine.sampling.choices import process
 from octavo.engine.sampling.narrowing import narrow
 from octavo.engine.sampling.params import check_vocabulary
-from octavo.engine.sampling.sampler import process
 from octavo.engine.sampling.shortlist import LENGTHS, largest, list_length, shortlist
 
 LOGITS = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.1]))
+
+
+@pytest.fixture(params=["kernels", "torch"], autouse=True)
+def chooser(request, monkeypatch):
+    """Every test runs twice: by the C kernels, and as where there are none."""
+    if request.param == "torch":
+        without_kernels(monkeypatch)
+
+
+def without_kernels(monkeypatch):
+    """From now on torch chooses."""
+    for module in (choices, logprobs):
+        monkeypatch.setattr(module, "kernel", lambda name: None)
 
 
 class Asked:
@@ -391,6 +404,17 @@ def test_the_largest_of_each_row(size, count):
     assert torch.equal(expected.indices, found.ids)
 
 
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_of_equal_scores_the_first_are_the_largest(count):
+    """In a row of whole numbers, zeros of both signs and tokens that are barred."""
+    scores = torch.randint(-2, 3, (4, 5003), generator=torch.Generator().manual_seed(9)).float()
+    scores[1, ::2] = -0.0
+    scores[2, 3:] = -float("inf")
+    order = scores.sort(dim=-1, descending=True, stable=True)
+
+    assert torch.equal(order.indices[:, :count], largest(scores, count).ids)
+
+
 def test_rows_that_bar_every_token_fail_alone():
     """And one whose own processor raises or gives another shape; the row beside them does not."""
 
@@ -431,7 +455,7 @@ def test_logprobs_are_the_models():
 
 def test_many_rows_of_a_large_vocabulary(monkeypatch):
     """More than is worked on at once: each row's token is the one it gets alone."""
-    monkeypatch.setattr(sampler, "_BLOCK", 5 * 49152)
+    monkeypatch.setattr(choices, "_BLOCK", 5 * 49152)
     torch.manual_seed(7)
     logits = torch.randn(14, 49152)
     params = [{}, {"temperature": 1.0, "seed": 1, "top_p": 0.9}, {"repetition_penalty": 1.2}]

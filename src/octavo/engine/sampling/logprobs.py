@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
+from octavo.engine.sampling.kernels import kernel, reads
 from octavo.engine.sampling.shortlist import largest
 
 _BLOCK = 2**21  # log probabilities at once: they take no memory that grows with a prompt
@@ -47,6 +49,8 @@ def _logprobs_of_block(
     logits: torch.Tensor, tokens: Sequence[int], counts: Sequence[int]
 ) -> list[TokenLogprobs]:
     scores, size = logits.float(), logits.shape[-1]
+    if reads(scores) and kernel("octavo_logprobs") is not None:
+        return [logprobs_of_row(*each) for each in zip(scores, tokens, counts, strict=True)]
     top = largest(scores, min(max(1, *counts), size))
     chances = (scores - top.values[:, :1]).exp_()
     norm = top.values[:, :1] + chances.sum(-1, keepdim=True).log_()
@@ -59,3 +63,14 @@ def _logprobs_of_block(
         )
         for row, (token, count) in enumerate(zip(tokens, counts, strict=True))
     ]
+
+
+def logprobs_of_row(scores: torch.Tensor, token: int, count: int) -> TokenLogprobs:
+    """What the model thought of one token, by the kernel, which reads the scores. O(vocabulary)."""
+    size = len(scores)
+    most = min(max(1, count), size)
+    ids, values, work = np.empty(most, np.int64), np.empty(most), np.empty((most, 2))
+    places = [each.ctypes.data for each in (ids, values, work)]
+    own = kernel("octavo_logprobs")(scores.data_ptr(), size, token, most, *places)
+    top = dict(zip(ids[:count].tolist(), values[:count].tolist(), strict=True))
+    return TokenLogprobs(token, own, top)

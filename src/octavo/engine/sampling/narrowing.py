@@ -28,9 +28,7 @@ def narrow(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tens
 
     Cost: O(rows * vocabulary); top_k, top_p and typical_p sort it.
     """
-    # below the smallest normal float32 a division by it is one by zero
-    tiny = torch.finfo(torch.float32).tiny
-    temperature = _column(scores, [max(float(each.temperature), tiny) for each in params])
+    temperature = _column(scores, [divisor_of(each) for each in params])
     scores = scores - scores.amax(-1, keepdim=True)  # lest a small temperature overflows
     scores /= temperature
     _keep_near(scores, params)
@@ -41,6 +39,11 @@ def narrow(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tens
             warper = TypicalLogitsWarper(float(each.typical_p))
             scores[row : row + 1] = warper(None, scores[row : row + 1])
     return scores
+
+
+def divisor_of(params: SamplingParams) -> float:
+    """What scores are divided by: the temperature, but no less than float32 divides by. O(1)."""
+    return max(float(params.temperature), torch.finfo(torch.float32).tiny)
 
 
 def select(matrix: torch.Tensor, rows: list[int]) -> torch.Tensor:

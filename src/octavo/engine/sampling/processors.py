@@ -66,8 +66,8 @@ def change(scores: torch.Tensor, asked: Asked) -> None:
     _add_biases(scores, asked)
     _penalise_repetition(scores, asked)
     _penalise_answers(scores, asked)
-    banned = [(row, _banned(params, tokens)) for row, params, tokens in asked]
-    _rewrite(scores, banned, lambda _, old: torch.full_like(old, -torch.inf))
+    bans = [(row, banned(params, tokens)) for row, params, tokens in asked]
+    _rewrite(scores, bans, lambda _, old: torch.full_like(old, -torch.inf))
 
 
 def process_own(params: SamplingParams, tokens: Tokens, scores: torch.Tensor) -> torch.Tensor:
@@ -114,8 +114,8 @@ def _penalise_answers(scores: torch.Tensor, asked: Asked) -> None:
     _rewrite(scores, ids, lambda _, old: old - old.new_tensor(np.concatenate(less)))
 
 
-def _banned(params: SamplingParams, tokens: Tokens) -> list[int]:
-    """Tokens that would complete a bad word, or end an answer too early."""
+def banned(params: SamplingParams, tokens: Tokens) -> list[int]:
+    """Tokens that would complete a bad word, or end an answer too early. O(bad words)."""
     found = list[int]()
     if params.bad_words_ids:
         most = max(map(len, params.bad_words_ids))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from octavo.engine.sampling.narrowing import select
+from octavo.engine.sampling.narrowing import divisor_of, select
 from octavo.engine.sampling.params import SamplingParams
 
 LENGTHS = (64, 512)
@@ -38,7 +38,7 @@ def list_length(params: SamplingParams) -> int | None:
         return None
     if params.top_k is not None:  # few lengths, so that rows of several share a call
         return next((length for length in LENGTHS if params.top_k <= length), None)
-    return LENGTHS[0] if _share(params) < 1 or params.min_p else None
+    return LENGTHS[0] if share_of(params) < 1 or params.min_p else None
 
 
 def shortlist(scores: torch.Tensor, params: Sequence[SamplingParams], length: int) -> Shortlist:
@@ -52,13 +52,12 @@ def shortlist(scores: torch.Tensor, params: Sequence[SamplingParams], length: in
     Cost: O(rows * vocabulary), in one pass; four more of rows with top_p alone.
     """
     values, ids = largest(scores, min(length, scores.shape[-1]))
-    tiny = torch.finfo(torch.float32).tiny
-    temperature = _column(values, [max(float(each.temperature), tiny) for each in params])
+    temperature = _column(values, [divisor_of(each) for each in params])
     logs = (values - values[:, :1]) / temperature
     if any(each.top_k for each in params):
         most = _column(values, [each.top_k or inf for each in params])
         logs.masked_fill_(torch.arange(logs.shape[-1], device=logs.device) >= most, -inf)
-    chances, shares = logs.exp(), [_share(each) for each in params]
+    chances, shares = logs.exp(), [share_of(each) for each in params]
     if min(shares) < 1:
         mass = chances.sum(-1)
         rows = [row for row, each in enumerate(params) if shares[row] < 1 and not each.top_k]
@@ -85,28 +84,43 @@ class Largest(NamedTuple):
 
 
 def largest(scores: torch.Tensor, count: int) -> Largest:
-    """The largest ``count`` scores of each row, which has as many; [rows, vocabulary].
+    """The largest ``count`` scores of each row, which has as many; of equal ones the first.
 
-    They stand in those parts of a row that have the largest maxima: only these are looked at.
-    O(rows * vocabulary).
+    They stand in those parts of a row whose largest scores come first: only these are looked at.
+
+    Args:
+        scores: [rows, vocabulary] float32.
+        count: of scores.
+
+    Cost: O(rows * vocabulary).
     """
     rows, size = scores.shape
+    every = torch.arange(size, device=scores.device).expand(rows, -1)
     parts = size // _WIDTH
     if count >= parts // 2:
-        return Largest(*scores.topk(count))
+        return _first(scores, every, count)
     cut = parts * _WIDTH
-    blocks = scores[:, :cut].view(rows, parts, _WIDTH)
-    near = blocks.amax(-1).topk(count, sorted=False).indices[:, :, None]
-    found = blocks.gather(1, near.expand(-1, -1, _WIDTH)).flatten(1)
+    tops = scores[:, :cut].view(rows, parts, _WIDTH).amax(-1)
+    near = _first(tops, every[:, :parts], count).ids[:, :, None]
     places = (near * _WIDTH + torch.arange(_WIDTH, device=scores.device)).flatten(1)
-    if cut < size:
-        rest = torch.arange(cut, size, device=scores.device).expand(rows, -1)
-        found, places = torch.cat([found, scores[:, cut:]], 1), torch.cat([places, rest], 1)
-    values, at = found.topk(count)
-    return Largest(values, places.gather(1, at))
+    places = torch.cat([places, every[:, cut:]], 1)
+    return _first(scores.gather(1, places), places, count)
 
 
-def _share(params: SamplingParams) -> float:
+def _first(scores: torch.Tensor, ids: torch.Tensor, count: int) -> Largest:
+    """The first ``count`` of scores and their ids: the larger ones, of equal ones the smaller id.
+
+    In whole numbers: the bits of a float32 in the upper half, turned where it is negative, so that
+    they are ordered as the scores are, and the id in the lower.
+    """
+    bits = (scores + 0.0).view(torch.int32).long()  # + 0.0: one zero, not two
+    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits) << 32
+    at = (order - ids).topk(count).indices
+    return Largest(scores.gather(1, at), ids.gather(1, at))
+
+
+def share_of(params: SamplingParams) -> float:
+    """What top_p keeps; 1: all. O(1)."""
     return 1.0 if params.top_p is None else float(params.top_p)
 
 
