@@ -276,7 +276,7 @@ class TokenError(OctavoError, ValueError):
             right = right or f"it must be a list or array of token ids, {ids}"
             said = f"{name} is {quote(value)}; {right}"
         else:
-            said = f"token {index} is {quote(value)}; token ids are {ids}"
+            said = f"token {index} is {quote(value)}; {right or f'token ids are {ids}'}"
         super().__init__(f"{said} ({where})" if where else said)
 
 

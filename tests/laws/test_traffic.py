@@ -5,6 +5,7 @@ import pytest
 from octavo.scheduling.order import Order
 from octavo.scheduling.scheduler import Scheduler
 from octavo.testing import ModelStore, traffic
+from octavo.testing.__main__ import main
 
 REQUESTS = 600
 GUESSED = ("drafts guessed", "drafts accepted", "lookups guessed", "lookups accepted")
@@ -48,3 +49,35 @@ def test_traffic_notices(monkeypatch, kind, name, broken, message):
     monkeypatch.setattr(kind, name, broken)
     with pytest.raises(AssertionError, match=message):
         traffic(2000, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--requests", "-5"], "--requests: '-5' is not a whole number of at least 1"),
+        (["--requests", "0"], "--requests: '0' is not a whole number"),
+        (["--rules", "-3"], "--rules: '-3' is not a whole number"),
+        (["--rules", "1e3"], "--rules: '1e3' is not a whole number"),
+        (["--rules", "9" * 5000], "at most 1,000,000,000,000"),
+        (["--requests", "3", "--rules", "5"], "not allowed with"),
+        (["--requests", "3", "--shape", "full"], "--shape goes with --rules"),
+        (["--shape", "full", "--shape", "round"], "shapes are: full"),
+        (["--seed", "x"], "--seed: invalid int value"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_run(words, why, monkeypatch, capsys):
+    """Counts below 1 or beyond all patience, and options that would be passed over."""
+    monkeypatch.setattr("sys.argv", ["octavo.testing", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+
+    assert 2 == stopped.value.code
+    assert why in capsys.readouterr().err
+
+
+def test_the_command(monkeypatch, capsys):
+    """It says what came of so many requests."""
+    monkeypatch.setattr("sys.argv", ["octavo.testing", "--requests", "5", "--seed", "2"])
+    main()
+
+    assert capsys.readouterr().out.startswith("seed 2: 5 requests in ")

@@ -736,6 +736,20 @@ def test_progress(engine, alone, capsys):
         engine.generate(PROMPTS, GREEDY, progress="yes")
 
 
+def test_progress_counts_answers(engine, capsys):
+    """Those that are there at once, and those of the step in which another fails; not that one."""
+
+    def breaks(ids, scores):
+        raise ZeroDivisionError
+
+    engine.generate(PROMPTS, SamplingParams(max_tokens=0), progress=True)
+    assert "3/3" in capsys.readouterr().err
+    wanted = [SamplingParams(max_tokens=1, logits_processors=own) for own in ((), [breaks], ())]
+    with pytest.raises(ZeroDivisionError):
+        engine.generate(PROMPTS, wanted, progress=True)
+    assert "2/3" in capsys.readouterr().err.splitlines()[-1]
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize(
     ("verb", "stride"),

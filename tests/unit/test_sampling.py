@@ -135,6 +135,8 @@ def test_without_seed_requests_differ():
         ("max_tokens", 1.5),
         ("temperature", -0.1),
         ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("temperature", 10**400),
         ("temperature", "warm"),
         ("top_p", 1.1),
         ("top_p", True),
@@ -158,6 +160,7 @@ def test_without_seed_requests_differ():
         ("logit_bias", {5: "up"}),
         ("logit_bias", {5: float("inf")}),
         ("logit_bias", {5: float("nan")}),
+        ("logit_bias", {5: 10**400}),
         ("bad_words_ids", [5]),
         ("bad_words_ids", [[]]),
         ("bad_words_ids", "words"),
@@ -172,10 +175,19 @@ def test_refuses_values_out_of_range(field, value):
         SamplingParams(**{field: value})
 
 
-def test_refuses_stop_tokens_that_are_none():
-    """Stop tokens are token ids."""
-    with pytest.raises(octavo.TokenError):
-        SamplingParams(stop_token_ids=[-1])
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"stop_token_ids": [3, -1]}, "token 1 is -1; it must be a token id, an int of 0 or more"),
+        ({"stop_token_ids": 2}, "stop_token_ids is 2; it must be a list.*ints of 0 or more"),
+        ({"stop_token_ids": [2**31]}, r"token 0 is 2147483648; .* \(stop_token_ids\)"),
+        ({"logit_bias": {-7: 1.0}}, "token 0 is -7; it must be a token id.*logit_bias"),
+    ],
+)
+def test_refuses_tokens_that_are_none(params, said):
+    """Stop tokens and biased ones are token ids; how many there are says the model alone."""
+    with pytest.raises(octavo.TokenError, match=said):
+        SamplingParams(**params)
 
 
 def test_error_tells_field_and_value():

@@ -224,6 +224,8 @@ def test_weights_beside_the_config(figures, simulate, config):
 
     assert 60 == figures(*words, *memory)["runs"][0]["pages"]
     assert 100 == figures(*words, *memory, "--weights", 0)["runs"][0]["pages"]
+    assert 160 * 1024 == figures(*words, *memory)["runs"][0]["weights"]
+    assert figures(*words, "--pages", 9)["runs"][0]["weights"] is None
     assert 80 == figures(*words, *memory, "--tp", 2)["runs"][0]["pages"] // 2
     assert 50 == figures(*words, "--pages", 50)["runs"][0]["pages"]
     swept = (*words, "--sweep", "memory")

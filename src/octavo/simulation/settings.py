@@ -89,6 +89,7 @@ class Setting:
             "model": self.model or None,
             "dtype": None if self.plan.elements is None else self.plan.elements.kv.name,
             "max_length": self.limit,
+            "weights": None if self.plan.memory is None else self.plan.memory.weights,
             "policy": self.policy,
             "replicas": self.replicas,
             "router": self.router,

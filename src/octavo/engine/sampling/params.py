@@ -7,7 +7,8 @@ vocabulary is checked where a request is submitted.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import inf
+from sys import float_info
 from typing import Any
 
 from octavo.checks import check_flag, check_int, check_tokens, entries_of
@@ -207,7 +208,7 @@ def _check_number(
     right += "" if high == inf else f" and at most {high}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise SamplingError(name, value, right)
-    if not isfinite(value) or not low <= value <= high or (above and value == low):
+    if not low <= value <= min(high, float_info.max) or (above and value == low):
         raise SamplingError(name, value, right)
 
 
@@ -223,7 +224,7 @@ def _biases(given: Any) -> dict[int, float]:
     right = "it must map token ids to finite numbers or -inf"
     if not isinstance(given, Mapping):
         raise SamplingError("logit_bias", given, right)
-    ids = check_tokens(list(given), "logit_bias").tolist()
+    ids = _ids("logit_bias", list(given))
     values = list(given.values())
     numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
     if not numbers or not all(value == -inf or abs(value) < 2.0**127 for value in values):
@@ -232,12 +233,17 @@ def _biases(given: Any) -> dict[int, float]:
 
 
 def _ids(name: str, given: Any) -> tuple[int, ...]:
+    """Token ids of some model, which alone says how many it has."""
     try:
         return tuple(check_tokens(given, name).tolist())
     except TokenError as error:
-        if error.value is not given:
+        if error.value is given:
+            right = "it must be a list or array of token ids, ints of 0 or more"
+            raise TokenError(0, given, name=name, right=right) from error
+        if isinstance(error.value, int) and error.value > 0:
             raise
-        raise TokenError(0, given, name=name) from error
+        right = "it must be a token id, an int of 0 or more"
+        raise TokenError(error.index, error.value, where=name, right=right) from error
 
 
 def _id_lists(name: str, given: Any) -> tuple[tuple[int, ...], ...]:
