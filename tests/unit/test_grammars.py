@@ -187,6 +187,11 @@ def test_goes_back_where_drafts_are_rejected(tokenizer):
         ("regex", "[", "unclosed"),
         ("regex", "[A-Z]+", "nothing that can be written"),
         ("grammar", 'start: "a" | other', "other"),
+        ("grammar", "start: start", "nothing that can be written"),
+        ("grammar", "start: other\nother: start", "nothing that can be written"),
+        ("grammar", 'start: "a" start', "recur without end"),
+        ("grammar", 'start: "{" start "}"', "recur without end"),
+        ("json_schema", {"$ref": "#"}, "nothing that can be written"),
     ],
 )
 def test_refuses_what_cannot_be_met(engine, field, value, words):
@@ -195,6 +200,23 @@ def test_refuses_what_cannot_be_met(engine, field, value, words):
         engine.submit(PROMPT, SamplingParams(**{field: value}))
     assert field == caught.value.field
     assert not engine.step()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_form_that_recurs_without_end_costs_no_other_request(model, tokenizer, temperature):
+    """Behind a choice nobody sees it at submit: it ends with an error that says so, or in time."""
+    forced, free = 'start: /[a-z]/ more\nmore: "c" more', "start: /[a-c]/ start"
+    params = {"max_tokens": 6, "temperature": temperature}
+    with engine_of(model, tokenizer) as engine:
+        lost, long, beside = (
+            engine.submit(PROMPT, SamplingParams(grammar=text, **params))
+            for text in (forced, free, None)
+        )
+        with pytest.raises(SamplingError, match="recur without end"):
+            lost.result()
+        assert (6, "length") == (len(long.result().token_ids), long.finish_reason)
+        assert 6 == len(beside.result().token_ids)
+        assert 0 == engine.cache.stats().live
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,11 @@ class Grammars:
         }[field]
         matcher = LLMatcher(self._tokens, write(text), log_level=0)
         matcher.compute_bitmask()  # finds out whether anything can begin
+        forced = matcher.compute_ff_tokens()
+        if forced:  # where a rule recurs without end, it fails at the first of them
+            ahead = matcher.deep_copy()
+            ahead.consume_token(forced[0])
+            return ahead if ahead.is_error() else matcher
         return matcher
 
 
@@ -185,4 +190,6 @@ def _field(params: SamplingParams) -> str | None:
 def _refused(params: SamplingParams, why: str) -> SamplingError:
     field = _field(params) or ""
     why = " ".join(why.partition("<state>")[0].split())  # llguidance writes several lines
+    if "Too many items" in why:
+        why = f"llguidance gives it up, as rules that recur without end: {why}"
     return SamplingError(field, getattr(params, field), why)
