@@ -195,3 +195,41 @@ def test_rows_of_another_shape_are_not_put(new):
     assert put.repeated((right, right), (cache, cache)) is not None
     assert put.repeated((new, right), (cache, cache)) is None
     assert put.repeated((right, new), (cache, cache)) is None
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+def test_calls_are_made_again_for_another_step(pages, sinks):
+    """Of a step of as many tokens, with what lies in the arrays by then."""
+    rng = np.random.default_rng(12)
+    first, second = (pages(spans, 16, 2, 16, 8, "head", rng) for spans in ([(20, 2)], [(3, 1)] * 2))
+    cases = [(case, arrays(case, 4, torch.float32, rng)) for case in (first, second)]
+    more = {"sink_logits": torch.ones(4)} if sinks else {}
+    query, out = torch.empty(2, 4, 16), torch.empty(2, 4, 8)
+    for (case, tensors), (other, others) in (cases, cases[::-1]):
+        prepared = cpu.prepare(case.step, page_size=16)
+        given = LayerArrays(query, *tensors[1:])
+        again = prepared.again(prepared.check(given, Parameters(order="head", **more)), out)
+        for each, its in ((case, tensors), (other, [others[0], *tensors[1:]])):
+            if each is other and len(tensors[1]) < len(others[1]):
+                continue  # its pages are not there
+            query.copy_(its[0])
+            again(cpu.prepare(each.step, page_size=16))
+            expected = cpu.paged_attention(*its, each.step, order="head", **more)
+            assert torch.equal(expected.nan_to_num(), out.nan_to_num())
+
+
+def test_rows_are_put_again_where_another_step_has_them():
+    """What lies in the tensors by then, at the other step's places."""
+    first = cpu.RowPut(torch.tensor([1, 0]), torch.tensor([2, 3]), "head")
+    second = cpu.RowPut(torch.tensor([0, 2]), torch.tensor([1, 0]), "head")
+    new, cache = torch.zeros(1, 2, 2, 8), torch.zeros(3, 2, 4, 8)
+    again = first.again((new, new), (cache, cache))
+    assert first.again((new, new[..., :4]), (cache, cache)) is None
+
+    again(first)
+    new.copy_(torch.randn(1, 2, 2, 8))
+    again(second)
+
+    expected = torch.zeros(3, 2, 4, 8)
+    expected[[0, 2], :, [1, 0]] = new[0].transpose(0, 1)
+    assert torch.equal(expected, cache)

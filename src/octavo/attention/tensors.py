@@ -1,5 +1,6 @@
 """Steps of backends that take torch tensors: what all of them check, and what some share."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
 
@@ -46,6 +47,22 @@ class TensorStep(PreparedStep[torch.Tensor]):
 
     def _make(self) -> None:
         """What the backend makes of the rows, once per step."""
+
+    def again(self, call: TensorCall, out: torch.Tensor) -> Callable[[Any], None]:
+        """What computes ``call`` in a step of as many tokens.
+
+        Args:
+            call: one that `check` made for this step, without the lse; its arrays may change.
+            out: [T, H, v_dim], contiguous; what is written to.
+
+        Returns:
+            A function of a step prepared by the same backend. For one thread at a time.
+        """
+
+        def run(step: "TensorStep") -> None:
+            out.copy_(step.attend(call)[0])
+
+        return run
 
     @classmethod
     def _check_arrays(cls, arrays: Tensors, parameters: Parameters) -> None:

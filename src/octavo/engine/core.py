@@ -173,6 +173,8 @@ class EngineCore:
         turn = self._next_turn()
         if turn is None:
             return late
+        if turn.admitted:
+            self.runner.look()
         for request in turn.admitted:
             request.note_cached()
             self._count(prompt_tokens=request.prompt_tokens, cached_tokens=request.cached_tokens)

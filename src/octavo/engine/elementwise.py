@@ -4,12 +4,15 @@
 """
 
 import ctypes
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from octavo.attention.kernels.build import Kernel
+from octavo.engine.recorder import recorder
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _SOURCE = Path(__file__).with_name("elementwise.c")
@@ -29,6 +32,35 @@ def kernel(name: str) -> Any:
     function = KERNELS[name].load()
     function.argtypes, function.restype = _ARGUMENTS[name], None
     return function
+
+
+def launch(function: Any, arguments: tuple[Any, ...]) -> None:
+    """Call a function of elementwise.c, and have it recorded where a step is. O(arguments).
+
+    Args:
+        function: from `kernel`.
+        arguments: as it takes them, tensors in place of their addresses; None: no such tensor.
+    """
+    function(*_addresses(arguments))
+    if (seen := recorder()) is not None:
+        given = [at for at, each in enumerate(arguments) if isinstance(each, torch.Tensor)]
+        bind = partial(_bind, function, arguments, given)
+        seen.note(bind, [arguments[at] for at in given])
+
+
+def _addresses(arguments: Iterable[Any]) -> Iterator[Any]:
+    return (each.data_ptr() if isinstance(each, torch.Tensor) else each for each in arguments)
+
+
+def _bind(
+    function: Any, arguments: tuple[Any, ...], given: list[int], *tensors: torch.Tensor
+) -> Callable[[], Any]:
+    """The same call on other tensors, with what it is given converted once."""
+    mine = list(arguments)
+    for at, tensor in zip(given, tensors, strict=True):
+        mine[at] = tensor
+    converted = (kind(each) for kind, each in zip(function.argtypes, _addresses(mine), strict=True))
+    return partial(function, *converted)
 
 
 def reads(x: torch.Tensor) -> bool:

@@ -166,6 +166,9 @@ class EncoderDecoderRunner:
                 found[int(places[at])] = logits[at]
         return torch.stack([found[at] for at in wanted.tolist()]) if len(wanted) else logits[:0]
 
+    def look(self) -> None:
+        """Nothing: its steps are not recorded."""
+
     def close(self) -> None:
         """Nothing: the model is as it was found."""
 

@@ -10,11 +10,11 @@ known here, no steps and no families of models.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import torch
 from torch.nn.functional import linear
@@ -22,6 +22,8 @@ from torch.nn.functional import linear
 from octavo.attention.kernels.build import Kernel
 from octavo.checkpoints.processor import fast_dtype
 from octavo.engine.elementwise import is_in_memory
+from octavo.engine.recorder import recorder
+from octavo.engine.takeover import Takeover
 from octavo.errors import PlanError, UnsupportedModel, uncopied
 
 _SOURCE = Path(__file__).with_name("linears.c")
@@ -38,8 +40,6 @@ _KINDS = {torch.float32: 0, torch.bfloat16: 1, "int8": 2, "int4": 3}  # as linea
 _MANY = 64  # rows from which torch's product of matrices is faster than the kernel
 _FEW = 8  # the same in bf16 where the processor multiplies it, but not by tiles
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # take the same input
-
-_taken: WeakKeyDictionary[Any, "Linears"] = WeakKeyDictionary()  # model -> whose its layers are
 
 
 class KernelPart(ctypes.Structure):
@@ -76,7 +76,7 @@ def has_tiles() -> bool:
     return bool(_TILES.load()())
 
 
-class Linears:
+class Linears(Takeover):
     """The linear layers of one model, which compute by octavo's kernel from `take` to `close`.
 
     Modules keep their place, their weights and their hooks; only their ``forward`` is another.
@@ -105,7 +105,7 @@ class Linears:
     def __init__(self, model: Any, quantise: Quantisation | None = None) -> None:
         if quantise not in (None, "int8", "int4"):
             raise PlanError("quantise", quantise, "it must be int8, int4 or None")
-        self._model = model
+        super().__init__(model, ())
         if quantise is not None:
             KERNEL.load()
         found = [module for module in model.modules() if _is_plain(module)]
@@ -125,7 +125,7 @@ class Linears:
                 why = f"it has no linear layers on a CPU of a multiple of {GROUP} inputs"
                 raise UnsupportedModel("quantised weights", why)
         self._together = list(map(Together, self._groups()))
-        self._forwards = {
+        self._forwards |= {
             module: partial(together.compute, number)
             for together in self._together
             for number, module in enumerate(together.modules)
@@ -137,32 +137,16 @@ class Linears:
         return sum(layer.nbytes for layer in self._layers.values())
 
     def take(self) -> None:
-        """Have the layers compute by the kernel, whatever others have done since. O(1), O(layers).
-
-        Layers that something else has given another ``forward`` are left to it.
-        """
-        owner = _taken.get(self._model)
-        if owner is self:
-            return
-        if owner is not None:
-            owner.close()
-        for module, forward in self._forwards.items():
-            if "forward" not in vars(module):
-                module.__dict__["forward"] = forward
+        """See Takeover."""
+        super().take()
         for together in self._together:
             together.taken = True
-        _taken[self._model] = self
 
     def close(self) -> None:
-        """Give the layers back; `take` takes them again. May be called twice. O(layers)."""
-        if _taken.get(self._model) is not self:
-            return
-        for module, forward in self._forwards.items():
-            if vars(module).get("forward") is forward:
-                del module.forward
+        """See Takeover."""
+        super().close()
         for together in self._together:
             together.taken = False
-        del _taken[self._model]
 
     def _groups(self) -> list[list["PlainLinear | QuantisedLinear"]]:
         """The layers, those together that take the same input. O(modules)."""
@@ -322,17 +306,28 @@ class Layers:
                 return None
         x, shape = x.contiguous(), x.shape[:-1]
         outs = [x.new_empty((*shape, count)) for count in self._outs]
-        failed = self._kernel(
-            self._given,
-            x.data_ptr(),
-            self._pointers(*[out.data_ptr() for out in outs]),
-            rows,
-            x.dtype == torch.bfloat16,
-            torch.get_num_threads(),
-        )
-        if failed:
-            raise MemoryError("no memory for a linear layer")
+        self._bind(x, *outs)()
+        if (seen := recorder()) is not None:
+            seen.note(self._bind, (x, *outs))
         return outs
+
+    def _bind(self, x: torch.Tensor, *outs: torch.Tensor) -> Callable[[], None]:
+        """What computes outputs of an input, with the weights as they lie now."""
+        return partial(
+            _checked,
+            self._kernel,
+            self._given,
+            ctypes.c_void_p(x.data_ptr()),
+            self._pointers(*[out.data_ptr() for out in outs]),
+            ctypes.c_int64(x.numel() // self._width),
+            ctypes.c_int64(x.dtype == torch.bfloat16),
+            ctypes.c_int64(torch.get_num_threads()),
+        )
+
+
+def _checked(kernel: Any, *arguments: Any) -> None:
+    if kernel(*arguments):
+        raise MemoryError("no memory for a linear layer")
 
 
 class Together:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from octavo.engine.elementwise import is_same, kernel, reads
+from octavo.engine.elementwise import is_same, kernel, launch, reads
 from octavo.errors import uncopied
 
 _PLUS_ONE, _ROUNDS = 2, 4  # flags of elementwise.c
@@ -45,15 +45,11 @@ class Norm:
             return self._own(x, *args, **kwargs)
         x = x.contiguous()
         out = torch.empty_like(x)
-        self._run(
-            x.data_ptr(),
-            0 if weight is None else weight.data_ptr(),
-            out.data_ptr(),
-            x.numel() // width,
-            width,
-            self._held[self._name],
-            self._flags | (x.dtype == torch.bfloat16),
-            torch.get_num_threads(),
+        flags = self._flags | (x.dtype == torch.bfloat16)
+        epsilon, rows = self._held[self._name], x.numel() // width
+        launch(
+            self._run,
+            (x, weight, out, rows, width, epsilon, flags, torch.get_num_threads()),
         )
         return out
 

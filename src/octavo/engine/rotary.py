@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from octavo.engine.elementwise import is_same, kernel, reads
+from octavo.engine.elementwise import is_same, kernel, launch, reads
 
 _NAME = "apply_rotary_pos_emb"
 _TRIALS = ((2, 1, 8, 8), (3, 3, 16, 16))  # query heads, key heads, elements, turned ones
@@ -80,12 +80,14 @@ def _apply(
     _, k_head, k_token, _ = k.stride()
     q_out = q.new_empty(1, tokens, q_heads, width)
     k_out = q.new_empty(1, tokens, k_heads, width)
-    run(
-        *(q.data_ptr(), q_out.data_ptr(), q_heads, q_token, q_head),
-        *(k.data_ptr(), k_out.data_ptr(), k_heads, k_token, k_head),
-        *(cos.data_ptr(), sin.data_ptr(), tokens, width, cos.shape[2]),
-        q.dtype == torch.bfloat16,
-        torch.get_num_threads(),
+    launch(
+        run,
+        (
+            *(q, q_out, q_heads, q_token, q_head),
+            *(k, k_out, k_heads, k_token, k_head),
+            *(cos, sin, tokens, width, cos.shape[2]),
+            *(q.dtype == torch.bfloat16, torch.get_num_threads()),
+        ),
     )
     return q_out.transpose(1, 2), k_out.transpose(1, 2)
 

@@ -5,7 +5,9 @@ layers and norms, octavo keeps keys and values in its own storage and attends ov
 models can run so. Knows no requests, and decides nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,12 +22,15 @@ from octavo.engine.linears import Linears, Quantisation
 from octavo.engine.mixers import Mixers, StateCache, modules_with_states
 from octavo.engine.norms import norm_of
 from octavo.engine.own_states import cache_class, cache_name
+from octavo.engine.recorder import recorder
+from octavo.engine.recordings import Recordings
 from octavo.engine.rotary import turning
 from octavo.engine.rows import RowCache, rows_of
 from octavo.engine.takeover import Takeover
 from octavo.errors import PlanError, StepError, UnsupportedModel, uncopied
 from octavo.integrations.transformers.attention import (
     NAME,
+    PagedLayer,
     PagedPass,
     attention_of,
     paged_layers,
@@ -103,6 +108,71 @@ class PageWriter(StateCache):
         self.now.check_attended(self._layers.values())
 
 
+class RecordedPass(PagedPass):
+    """A pass whose writes and attention are recorded where the model's step is.
+
+    Made again, they are those of the pass that its writer has then.
+
+    Args:
+        writer: what the model takes for its cache.
+        rest: as of PagedPass.
+    """
+
+    def __init__(self, writer: PageWriter, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._writer = writer
+
+    def write(self, paged: PagedLayer, key: torch.Tensor, value: torch.Tensor) -> None:
+        """See PagedPass."""
+        if (seen := recorder()) is None:
+            super().write(paged, key, value)
+            return
+        with seen.paused():
+            super().write(paged, key, value)
+        seen.note(partial(self._write_again, paged), (key, value))
+
+    def compute(
+        self,
+        paged: PagedLayer,
+        query: torch.Tensor,
+        scale: float | None,
+        softcap: float | None,
+        sink_logits: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """See PagedPass."""
+        if (seen := recorder()) is None:
+            return super().compute(paged, query, scale, softcap, sink_logits)
+        with seen.paused():
+            found = super().compute(paged, query, scale, softcap, sink_logits)
+        sinks = () if sink_logits is None else (sink_logits,)
+        seen.note(partial(self._attend_again, paged, scale, softcap), (query, *sinks), (found,))
+        return found
+
+    def _write_again(
+        self, paged: PagedLayer, key: torch.Tensor, value: torch.Tensor
+    ) -> Callable[[], None]:
+        return partial(_of_now, self._writer, self.writes(paged, key, value))
+
+    def _attend_again(
+        self,
+        paged: PagedLayer,
+        scale: float | None,
+        softcap: float | None,
+        query: torch.Tensor,
+        *others: torch.Tensor,
+    ) -> Callable[[], None]:
+        sinks, out = (None, *others)[-2:]
+        assert out is not None
+        again = self.attends(paged, scale, softcap, query, sinks, out)
+        return partial(_of_now, self._writer, again)
+
+
+def _of_now(writer: PageWriter, call: Callable[[PagedPass], None]) -> None:
+    """Make a call for the pass that is run now."""
+    assert writer.now is not None
+    call(writer.now)
+
+
 class Runner:
     """Runs a model over pages; the model's attention is octavo's until `close`.
 
@@ -149,6 +219,15 @@ class Runner:
         self._attends = bool(paged_layers(plan)) and not self.by_rows
         model.eval()
         self._take()
+        self._recordings: Recordings | None = None
+        stateless = not self._mixers.pages.tensors
+        if self._latents is not None and stateless and self.storage.device.type == "cpu":
+            self._recordings = Recordings(model, self._latents.matrices)
+
+    def look(self) -> None:
+        """See whether somebody has changed the model, before a request begins. O(modules)."""
+        if self._recordings is not None:
+            self._recordings.look()
 
     @torch.inference_mode()
     def forward(self, step: Step, guesses: NDArray[np.int64] | None = None) -> torch.Tensor:
@@ -161,7 +240,7 @@ class Runner:
 
         Returns:
             [k, vocabulary]: of each row that wants a token, in their order, what follows its last
-            known token and each of its drafts.
+            known token and each of its drafts. The next call may overwrite it.
 
         Raises:
             UnsupportedModel: a layer did not attend through octavo, did so twice, or asked for what
@@ -179,19 +258,32 @@ class Runner:
 
     def _run_ragged(self, step: Step, guesses: NDArray[np.int64]) -> torch.Tensor:
         """All rows at once, one behind the other."""
-        self._writer.now = PagedPass(self.storage, step, (1, step.input_ids.size))
-        self._writer.states = states = self._mixers.states(step, guesses)
-        wanted = torch.from_numpy(wanted_places(step)).to(self.storage.device)
+        self._begin(step, guesses)
+        wanted = self._tensor(wanted_places(step))
+        inputs = self._tensor(step.input_ids), self._tensor(step.positions), wanted
+        if self._recordings is None:
+            return self._compute(*inputs)
+        return self._recordings.run(inputs, partial(self._begin, step, guesses), self._compute)
+
+    def _begin(self, step: Step, guesses: NDArray[np.int64]) -> None:
+        """Give the model's layers a step to write to and to read."""
+        self._writer.now = RecordedPass(self._writer, self.storage, step, (1, step.input_ids.size))
+        self._writer.states = self._mixers.states(step, guesses)
+
+    def _compute(
+        self, ids: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor
+    ) -> torch.Tensor:
+        """What the model gives for the tokens of a step."""
         found = self.model(
-            input_ids=self._row(step.input_ids),
-            position_ids=self._row(step.positions),
+            input_ids=ids[None],
+            position_ids=positions[None],
             use_cache=True,
             logits_to_keep=wanted,
             **{cache_name(self.model): self._writer},
         )
         self._writer.check_attended()
-        if states is not None:
-            states.check()
+        if self._writer.states is not None:
+            self._writer.states.check()
         logits: torch.Tensor = found.logits[0]  # a few families give those of all tokens
         return logits if len(logits) == len(wanted) else logits.index_select(0, wanted)
 
@@ -201,9 +293,9 @@ class Runner:
         cache.begin(step)
         cache.states = states = self._mixers.states(step, guesses)
         inputs = {
-            "input_ids": self._row(step.input_ids),
-            "position_ids": self._row(step.positions),
-            "attention_mask": self._row(np.ones(step.context[0])),
+            "input_ids": self._tensor(step.input_ids)[None],
+            "position_ids": self._tensor(step.positions)[None],
+            "attention_mask": self._tensor(np.ones(step.context[0]))[None],
             "logits_to_keep": max(count, 1),
         }
         given = {name: value for name, value in inputs.items() if name in self._takes}
@@ -235,8 +327,8 @@ class Runner:
         self._linears.take()
         self._between.take()
 
-    def _row(self, ids: Any) -> torch.Tensor:
-        return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)[None]
+    def _tensor(self, ids: Any) -> torch.Tensor:
+        return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)
 
 
 def _set_attention(model: Any, name: str) -> None:

@@ -1,7 +1,8 @@
 """Modules of a model whose ``forward`` is another for as long as an engine has the model.
 
-Which other is said by what is asked when it is made: norms, rotary codes. Knows
-no families: a module is taken only where what it computes was seen to be the same.
+Which other is said by what is asked when it is made: norms, rotary codes, and of a class of its own
+linear layers. Knows no families: a module is taken only where what it computes was seen to be the
+same.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +13,8 @@ from octavo.errors import uncopied
 
 Forward = Callable[..., Any]
 
-_taken: WeakKeyDictionary[Any, "Takeover"] = WeakKeyDictionary()  # model -> whose its modules are
+_taken: WeakKeyDictionary[Any, dict[type, "Takeover"]] = WeakKeyDictionary()
+"""Of a model whose its modules are, by what takes them."""
 
 
 class Takeover:
@@ -22,7 +24,8 @@ class Takeover:
     another ``forward`` are left to it.
 
     Args:
-        model: in which modules are looked for; its modules are given back by who has them.
+        model: in which modules are looked for; another takeover of the same class gives its
+            modules back first.
         makers: each gives what a module is to compute by; None: it is not of its kind.
 
     Cost: O(modules), and a trial of each that is of a kind.
@@ -32,8 +35,7 @@ class Takeover:
 
     def __init__(self, model: Any, makers: Iterable[Callable[[Any], Forward | None]]) -> None:
         self._model = model
-        if (owner := _taken.get(model)) is not None:
-            owner.close()
+        self._give_way()
         makers = tuple(makers)
         self._forwards: dict[Any, Forward] = {}
         for module in model.modules():
@@ -45,21 +47,27 @@ class Takeover:
 
     def take(self) -> None:
         """Have the modules compute so, whatever others have done since. O(1), O(modules)."""
-        owner = _taken.get(self._model)
-        if owner is self:
+        if self._owner() is self:
             return
-        if owner is not None:
-            owner.close()
+        self._give_way()
         for module, forward in self._forwards.items():
             if "forward" not in vars(module):
                 module.__dict__["forward"] = forward
-        _taken[self._model] = self
+        _taken.setdefault(self._model, {})[type(self)] = self
 
     def close(self) -> None:
         """Give the modules back; `take` takes them again. May be called twice. O(modules)."""
-        if _taken.get(self._model) is not self:
+        if self._owner() is not self:
             return
         for module, forward in self._forwards.items():
             if vars(module).get("forward") is forward:
                 del module.forward
-        del _taken[self._model]
+        del _taken[self._model][type(self)]
+
+    def _owner(self) -> "Takeover | None":
+        return _taken.get(self._model, {}).get(type(self))
+
+    def _give_way(self) -> None:
+        """Have modules that another of this class has taken be given back."""
+        if (owner := self._owner()) is not None:
+            owner.close()

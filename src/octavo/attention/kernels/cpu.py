@@ -69,6 +69,10 @@ class _PutCall(ctypes.Structure):
     )
 
 
+_OF_STEP = KernelCall.table.offset, KernelCall.page_size.offset - KernelCall.table.offset
+"""Where in a call lies what is the step's, and how many bytes it has."""
+
+
 def why_not() -> str | None:
     """Why there is no kernel here, or None: there is one. Some seconds the first time."""
     return KERNEL.why_not()
@@ -103,6 +107,7 @@ class CpuStep(TensorStep):
             width=rows.table.shape[1],
             page_size=self.page_size,
         )
+        self._at = ctypes.addressof(self._call) + _OF_STEP[0]
 
     @classmethod
     def _check_arrays(cls, arrays: Tensors, parameters: Parameters) -> None:
@@ -119,6 +124,21 @@ class CpuStep(TensorStep):
     def repeated(self, call: TensorCall) -> Callable[[Tensors], torch.Tensor]:
         """See `octavo.attention.base.PreparedStep.repeated`; the kernel's call is filled once."""
         return partial(_run, KERNEL.load(), self._filled(call), call.sizes)
+
+    def again(self, call: TensorCall, out: torch.Tensor) -> Callable[[Any], None]:
+        """See `octavo.attention.tensors.TensorStep.again`; copies the step's part of the call."""
+        if call.parameters.sink_logits is not None:
+            return super().again(call, out)
+        to, kernel, (start, size) = self._filled(call), KERNEL.load(), _OF_STEP
+        _place(to, call.arrays, out)
+        given, at = ctypes.byref(to), ctypes.addressof(to) + start
+
+        def run(step: "CpuStep") -> None:
+            ctypes.memmove(at, step._at, size)
+            if kernel(given):
+                raise MemoryError("no memory for paged attention")
+
+        return run
 
     def _attend(self, call: TensorCall) -> tuple[torch.Tensor, torch.Tensor | None]:
         sizes, to = call.sizes, self._filled(call)
@@ -150,14 +170,19 @@ class CpuStep(TensorStep):
 
 def _run(kernel: Any, to: KernelCall, sizes: Sizes, arrays: Tensors) -> torch.Tensor:
     """The output of one layer, whose call is filled but for these arrays."""
-    query, keys, values = arrays
-    out = query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
-    to.query, (to.query_token, to.query_head, _) = query.data_ptr(), query.stride()
-    to.key, to.out = keys.data_ptr(), out.data_ptr()
-    to.value = to.key if values is None else values.data_ptr()
+    out = arrays.query.new_empty(sizes.tokens, sizes.heads, sizes.v_dim)
+    _place(to, arrays, out)
     if kernel(ctypes.byref(to)):
         raise MemoryError("no memory for paged attention")
     return out
+
+
+def _place(to: KernelCall, arrays: Tensors, out: torch.Tensor) -> None:
+    """Say where a layer's arrays are."""
+    query, keys, values = arrays
+    to.query, (to.query_token, to.query_head, _) = query.data_ptr(), query.stride()
+    to.key, to.out = keys.data_ptr(), out.data_ptr()
+    to.value = to.key if values is None else values.data_ptr()
 
 
 class RowPut:
@@ -176,6 +201,7 @@ class RowPut:
 
     def __init__(self, pages: torch.Tensor, offsets: torch.Tensor, order: str) -> None:
         self._pages, self._offsets = pages.contiguous(), offsets.contiguous()
+        self._at = self._pages.data_ptr(), self._offsets.data_ptr()
         self._order, self._heads_at = order, 1 if order == "head" else 2
         self._kernel = PUT.load()
         self._kernel.restype = None
@@ -192,12 +218,39 @@ class RowPut:
             types of these, of O(T * heads * dim). For one thread at a time. None: these are for
             `octavo.storage.LayerStore.write` to store or to refuse, such as rows of another size.
         """
+        to = self._filled(new, caches)
+        return None if to is None else partial(self._put, to, to.key, to.value)
+
+    def again(self, new: Pair, caches: Pair) -> Callable[["RowPut"], None] | None:
+        """What puts these keys and values where another step's tokens are, of as many. O(1).
+
+        Args:
+            new, caches: as of `repeated`; what lies in ``new`` may change.
+
+        Returns:
+            A function of where the tokens are; None as of `repeated`.
+        """
+        to = self._filled(new, caches)
+        if to is None:
+            return None
+        to.key.new, to.value.new = new[0].data_ptr(), new[1].data_ptr()
+        to.key.cache, to.value.cache = caches[0].data_ptr(), caches[1].data_ptr()
+        given, kernel = ctypes.byref(to), self._kernel
+
+        def run(at: "RowPut") -> None:
+            to.pages, to.offsets = at._at
+            kernel(given)
+
+        return run
+
+    def _filled(self, new: Pair, caches: Pair) -> "_PutCall | None":
+        """The kernel's call but for the addresses of a layer's; None: it does not take these."""
         if not all(map(self._takes, new, caches)):
             return None
         rows, heads, columns, _ = new[0].shape
         to = _PutCall(
-            pages=self._pages.data_ptr(),
-            offsets=self._offsets.data_ptr(),
+            pages=self._at[0],
+            offsets=self._at[1],
             tokens=rows * columns,
             heads=heads,
             bytes=new[0].itemsize,
@@ -206,7 +259,7 @@ class RowPut:
             of_row, part.new_head, of_column, _ = each.stride()
             part.new_token, part.size = of_column if rows == 1 else of_row, each.shape[3]
             part.page, part.head, part.token = strides(cache, self._order)
-        return partial(self._put, to, to.key, to.value)
+        return to
 
     def _takes(self, new: torch.Tensor, cache: torch.Tensor) -> bool:
         rows, heads, columns, size = new.shape

@@ -124,6 +124,7 @@ class PagedPass:
         self._places, self._source = self._on_device(places), self._on_device(source)
         self._slots: dict[str, WriteIndex] = {}
         self._prepared: dict[tuple[str, bool], Any] = {}
+        self._row_puts: dict[str, RowPut | None] = {}
         self._puts: dict[Any, Callable[[Pair, Pair], None] | None] = {}
         self._calls: dict[Any, Callable[[LayerArrays[torch.Tensor]], torch.Tensor]] = {}
         self._written: set[int] = set()
@@ -213,7 +214,7 @@ class PagedPass:
             query = pad(query, (0, 0, columns - width, 0))
         if self._step is None:
             return query.new_zeros(rows, width, heads, paged.v_dim)
-        found = self._run(paged, self._tokens(query), scale, softcap, sink_logits)
+        found = self.compute(paged, self._tokens(query), scale, softcap, sink_logits)
         spread = self._spread(found).view(rows, columns, heads, -1)
         return spread if width == columns else spread[:, columns - width :]
 
@@ -301,11 +302,20 @@ class PagedPass:
 
     def _put_of(self, group: str, new: Pair, caches: Pair) -> Callable[[Pair, Pair], None] | None:
         """What puts the step's tokens in a group; None: the storage writes them. O(T)."""
-        slots, storage = self._slots_of(group), self._storage
-        plain = self._places is None and slots.rows is None and storage.device.type == "cpu"
-        if not plain or PUT.why_not():
-            return None
-        return RowPut(slots.pages, slots.offsets, storage.plan.order).repeated(new, caches)
+        put = self._rows_put(group)
+        return None if put is None else put.repeated(new, caches)
+
+    def _rows_put(self, group: str) -> RowPut | None:
+        """Where the kernel puts the step's tokens; None: it does not. O(T), then O(1)."""
+        if group not in self._row_puts:
+            slots, storage = self._slots_of(group), self._storage
+            plain = self._places is None and slots.rows is None and storage.device.type == "cpu"
+            self._row_puts[group] = (
+                RowPut(slots.pages, slots.offsets, storage.plan.order)
+                if plain and not PUT.why_not()
+                else None
+            )
+        return self._row_puts[group]
 
     def _slots_of(self, group: str) -> WriteIndex:
         """Where the step's tokens go in a group. O(T), then O(1)."""
@@ -325,7 +335,7 @@ class PagedPass:
             found = found.view(rows, -1).index_select(0, self._source)
         return found
 
-    def _run(
+    def compute(
         self,
         paged: PagedLayer,
         query: torch.Tensor,
@@ -337,22 +347,57 @@ class PagedPass:
 
         Layers that are alike are checked once.
         """
-        kind, storage = paged.kind, self._storage
-        if isinstance(kind, Latent):
-            arrays = LayerArrays(query, storage.tensor(paged.layer, "latent"), None)
-        else:
-            arrays = LayerArrays(query, *storage.own[paged.layer])
+        arrays = self._arrays(paged, query)
         if sink_logits is not None:
             call = self._call(paged, arrays, scale, softcap, sink_logits)
-            found: torch.Tensor = self._prepare(paged.group, latent=False).attend(call)[0]
+            found: torch.Tensor = self.prepared(paged).attend(call)[0]
             return found
         alike = paged.alike, scale, softcap, query.shape, query.dtype, arrays.keys.stride()
         run = self._calls.get(alike)
         if run is None:
             call = self._call(paged, arrays, scale, softcap, None)
-            run = self._prepare(paged.group, latent=arrays.values is None).repeated(call)
-            self._calls[alike] = run
+            run = self._calls[alike] = self.prepared(paged).repeated(call)
         return run(arrays)
+
+    def attends(
+        self,
+        paged: PagedLayer,
+        scale: float | None,
+        softcap: float | None,
+        query: torch.Tensor,
+        sink_logits: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> Callable[["PagedPass"], None]:
+        """What a pass of as many tokens computes of this query, into ``out``. O(1).
+
+        Args:
+            paged, scale, softcap, query, sink_logits: as of `compute`.
+            out: [T, H, v_dim], contiguous.
+        """
+        call = self._call(paged, self._arrays(paged, query), scale, softcap, sink_logits)
+        again = self.prepared(paged).again(call, out)
+        return lambda now: again(now.prepared(paged))
+
+    def writes(
+        self, paged: PagedLayer, key: torch.Tensor, value: torch.Tensor
+    ) -> Callable[["PagedPass"], None]:
+        """What a pass of as many tokens writes of these keys and values, as of `write`. O(1)."""
+        caches, put = self._storage.own.get(paged.layer), self._rows_put(paged.group)
+        again = None if put is None or caches is None else put.again((key, value), caches)
+        if again is None:
+            return lambda now: now.write(paged, key, value)
+
+        def run(now: "PagedPass") -> None:
+            place = now._rows_put(paged.group)
+            assert place is not None
+            again(place)
+
+        return run
+
+    def _arrays(self, paged: PagedLayer, query: torch.Tensor) -> LayerArrays[torch.Tensor]:
+        if isinstance(paged.kind, Latent):
+            return LayerArrays(query, self._storage.tensor(paged.layer, "latent"), None)
+        return LayerArrays(query, *self._storage.own[paged.layer])
 
     def _call(
         self,
@@ -363,7 +408,7 @@ class PagedPass:
         sink_logits: torch.Tensor | None,
     ) -> LayerCall[torch.Tensor]:
         """One layer's attention, checked."""
-        kind, latent = paged.kind, arrays.values is None
+        kind = paged.kind
         parameters = Parameters(
             order=self._storage.plan.order,
             scale=scale,
@@ -371,23 +416,22 @@ class PagedPass:
             window=kind.window,
             sink_tokens=0 if isinstance(kind, Latent) else kind.sink_tokens,
             sink_logits=sink_logits,
-            v_dim=paged.v_dim if latent else None,
+            v_dim=paged.v_dim if isinstance(kind, Latent) else None,
         )
-        found: LayerCall[torch.Tensor] = self._prepare(paged.group, latent=latent).check(
-            arrays, parameters
-        )
+        found: LayerCall[torch.Tensor] = self.prepared(paged).check(arrays, parameters)
         return found
 
-    def _prepare(self, group: str, *, latent: bool) -> Any:
+    def prepared(self, paged: PagedLayer) -> Any:
         """The step as the fastest backend here reads it. O(rows + tokens + pages), then O(1)."""
-        storage, plan = self._storage, self._storage.plan
-        if (group, latent) not in self._prepared:
+        group, latent = key = paged.group, isinstance(paged.kind, Latent)
+        if key not in self._prepared:
+            storage, plan = self._storage, self._storage.plan
             name = str(storage.dtype).removeprefix("torch.")
             backend = best(storage.device, name, plan.order, latent=latent).load()
-            self._prepared[group, latent] = backend.prepare(
+            self._prepared[key] = backend.prepare(
                 self._step, page_size=plan.page_size, group=group, device=storage.device
             )
-        return self._prepared[group, latent]
+        return self._prepared[key]
 
     def _on_device(self, index: Index | None) -> torch.Tensor | None:
         return None if index is None else torch.from_numpy(index).to(self._storage.device)

@@ -63,6 +63,11 @@ class Unexpanded:
         """The same, unexpanded; called by the model."""
         return latent, rope
 
+    @property
+    def matrices(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those that it reads in place of the module's weights."""
+        return self._key, self._value
+
     def check_plain(self) -> None:
         """Check that no adapter changes what expands latents, which is not run. O(1).
 
@@ -104,6 +109,11 @@ class LatentLayers:
             why = f"its layers {lacks} keep latents, and no module of it has expand_kv for them"
             raise UnsupportedModel(type(model).__name__, why)
         self._modules = [(modules[at], Unexpanded(modules[at], kind)) for at, kind in kinds.items()]
+
+    @property
+    def matrices(self) -> list[torch.Tensor]:
+        """Those that are read in place of the modules' weights. O(layers)."""
+        return [each for _, instead in self._modules for each in instead.matrices]
 
     def take(self) -> None:
         """Have the modules hand their latents on unexpanded. O(modules).

@@ -1,0 +1,241 @@
+"""Records what a model computes in one step, so that later ones of its shape need not its modules.
+
+While a `Recorder` is entered it sees every operation of torch, and the calls that octavo's own
+kernels `note`. What it has seen is a list of calls on tensors: `octavo.engine.recorded` gives these
+other places and makes them again. Knows no models and no steps.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from octavo.errors import uncopied
+
+Bind = Callable[..., Callable[[], Any]]
+"""Makes of a call's tensors what computes it."""
+
+_READS = ("aten::resolve_conj", "aten::resolve_neg")  # what tolist() and numpy() do before reading
+_EMPTY = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty")
+_COPIES = ("aten::to", "aten::_to_copy", "aten::clone", "aten::contiguous")
+_DIRECT = {"aten::add": torch.add, "aten::mul": torch.mul, "aten::silu": torch._C._nn.silu}
+"""Functions of torch that need a third of the time of their overloads, where time counts."""
+_SEEDED, _SHAPED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
+
+_now: ContextVar["Recorder | None"] = ContextVar("recorder", default=None)
+
+
+class Call(NamedTuple):
+    """One call that computes something.
+
+    Attributes:
+        bind: given ``tensors``, or others of their shapes, makes what computes it.
+        tensors: all it reads and writes.
+    """
+
+    bind: Bind
+    tensors: tuple[torch.Tensor, ...]
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it all that torch computes in this thread is computed, and recorded.
+
+    Args:
+        known: tensors that are there whenever the calls are made again, such as weights and inputs.
+
+    Attributes:
+        calls: what was computed, in order.
+        born: by the address of its storage, bytes and the number of the call before which memory
+            was first used.
+        why_not: why what was computed cannot be computed again so; None: it can.
+
+    Cost: some ten microseconds per operation.
+    """
+
+    __reduce__ = uncopied("it belongs to one step")
+
+    def __init__(self, known: Iterable[torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Call] = []
+        self.born: dict[int, tuple[int, int]] = {}
+        self.why_not: str | None = None
+        self._known = {0, *map(_address, known)}  # 0: of no elements
+        self._kept: list[Any] = []  # while they live no address stands for another storage
+        self._paused = False
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        _now.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _now.set(None)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        found = function(*args, **kwargs)
+        if not self._paused and self.why_not is None:
+            self._see(function, args, kwargs, found)
+        return found
+
+    def note(
+        self, bind: Bind, tensors: Sequence[torch.Tensor], made: Sequence[torch.Tensor] = ()
+    ) -> None:
+        """Record a call that torch does not see, such as one of a C kernel.
+
+        Args:
+            bind: takes the tensors, gives what computes the call.
+            tensors: what it reads and writes, all of which torch has made or was given.
+            made: what came out of it, made where nothing is recorded.
+        """
+        if self._paused or self.why_not is not None:
+            return
+        if self._are_known(tensors):
+            self._add(bind, (*tensors, *made), made)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within it nothing is recorded: what happens there is noted as one call."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def _see(self, function: Any, args: tuple[Any, ...], kwargs: Any, found: Any) -> None:
+        name = function._schema.name
+        if name == "aten::lift_fresh":  # a number of the model's code
+            self._known.add(_address(found))
+            self._kept.append(found)
+            return
+        leaves, tree = tree_flatten((args, kwargs))
+        outs = tree_flatten(found)[0]
+        given = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        if not self._are_known([leaves[at] for at in given]):
+            return
+        if name in _READS or not all(isinstance(out, torch.Tensor) for out in outs):
+            self.why_not = f"it reads numbers of tensors, by {name}"
+        elif _SEEDED in function.tags:
+            self.why_not = f"{name} may be random"
+        elif _SHAPED in function.tags and not _is_by_number(name, leaves):
+            self.why_not = f"the shape of {name} depends on numbers"
+        elif any(out.is_conj() or out.is_neg() for out in outs):
+            self.why_not = f"{name} gives what is to be conjugated or negated when it is read"
+        elif name in _EMPTY:
+            self._bear(outs)
+        elif function._schema.is_mutable:
+            bind = partial(_bind_mutable, function, leaves, tree, given)
+            self._add(bind, tuple(leaves[at] for at in given), ())
+        else:
+            fresh = [at for at, out in enumerate(outs) if not self._is_known(out)]
+            if fresh:  # the others are views, which need no computing
+                into = tuple(outs[at] for at in fresh)
+                bind = partial(_bind_functional, function, leaves, tree, given, fresh, len(outs))
+                self._add(bind, (*(leaves[at] for at in given), *into), into)
+        self._kept.append(found)
+
+    def _are_known(self, tensors: Iterable[torch.Tensor]) -> bool:
+        for tensor in tensors:
+            if not self._is_known(tensor):
+                self.why_not = "it computes with tensors that were made elsewhere"
+                return False
+        return True
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        address = _address(tensor)
+        return address in self._known or address in self.born
+
+    def _add(
+        self, bind: Bind, tensors: tuple[torch.Tensor, ...], made: Iterable[torch.Tensor]
+    ) -> None:
+        self._bear(made)
+        self.calls.append(Call(bind, tensors))
+
+    def _bear(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if not self._is_known(tensor):
+                self.born[_address(tensor)] = tensor.untyped_storage().nbytes(), len(self.calls)
+
+
+def recorder() -> Recorder | None:
+    """What records this thread's step now; None: nothing does. O(1)."""
+    return _now.get()
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _is_by_number(name: str, leaves: list[Any]) -> bool:
+    """Whether an operation takes what lies at given places, not where a mask says."""
+    masks = (torch.bool, torch.uint8)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return name == "aten::index" and all(index.dtype not in masks for index in tensors[1:])
+
+
+def _bind_mutable(
+    function: Any, leaves: list[Any], tree: Any, given: list[int], *tensors: torch.Tensor
+) -> Callable[[], Any]:
+    args, kwargs = _filled(leaves, tree, given, tensors)
+    return partial(function, *args, **kwargs)
+
+
+def _bind_functional(
+    function: Any,
+    leaves: list[Any],
+    tree: Any,
+    given: list[int],
+    fresh: list[int],
+    count: int,
+    *tensors: torch.Tensor,
+) -> Callable[[], Any]:
+    """What computes an operation into tensors that are there."""
+    args, kwargs = _filled(leaves, tree, given, tensors[: len(given)])
+    outs = tensors[len(given) :]
+    if count == len(outs) == 1:
+        if function._schema.name in _COPIES and args[0].shape == outs[0].shape:
+            return partial(outs[0].copy_, args[0])
+        if (into := _out_of(function)) is not None:
+            return partial(into, *args, **kwargs, out=outs[0])
+
+    def compute() -> None:
+        found = tree_flatten(function(*args, **kwargs))[0]
+        for at, out in zip(fresh, outs, strict=True):
+            out.copy_(found[at])
+
+    return compute
+
+
+def _filled(
+    leaves: list[Any], tree: Any, given: list[int], tensors: Sequence[torch.Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    mine = list(leaves)
+    for at, tensor in zip(given, tensors, strict=True):
+        mine[at] = tensor
+    args, kwargs = tree_unflatten(mine, tree)
+    return args, kwargs
+
+
+def _out_of(function: Any) -> Any:
+    """What an operation is called by that writes to a tensor it is given, or None."""
+    if (direct := _DIRECT.get(function._schema.name)) is not None:
+        return direct
+    packet, own = function.overloadpacket, function._schema
+    for name in ("out", f"{function._overloadname}_out"):
+        if name not in packet.overloads():
+            continue
+        found = getattr(packet, name)
+        rest = [(a.name, str(a.type)) for a in found._schema.arguments if not a.is_out]
+        outs = [a.name for a in found._schema.arguments if a.is_out]
+        if outs == ["out"] and rest == [(a.name, str(a.type)) for a in own.arguments]:
+            return found
+    return None

@@ -1,0 +1,190 @@
+"""Steps of one model that are recorded, by their shape, for as long as the model stays as it is.
+
+Calls of modules take a third of a decode step of a small model on a CPU. When a shape comes again
+the step is recorded; the next is computed both ways; and where both gave the same bits, those
+behind it are made of the recorded calls alone. Knows no requests, pages or kinds of layers.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.nn.modules import module as of_all_modules
+
+from octavo.engine.recorded import Arena, Recorded
+from octavo.engine.recorder import Recorder
+from octavo.errors import uncopied
+
+MOST_TOKENS = 64
+"""Of a step that is recorded: beside the work of more, calls of modules cost little."""
+_KEPT = 64  # shapes
+_TRIES = 3  # steps in vain, after which none is recorded
+_LOOK = 16  # steps after which the model is looked at again, if nobody asks
+
+_PARTS = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_VERSION = attrgetter("_version")
+
+Compute = Callable[..., torch.Tensor]
+
+
+class Watched:
+    """What a model's steps depend on beside their inputs: its modules, weights and hooks.
+
+    Args:
+        model: as it is now.
+        others: tensors that its steps read beside those its modules hold.
+
+    Attributes:
+        tensors: all that its steps may read; they live as long as this does.
+
+    Cost: O(modules).
+    """
+
+    __reduce__ = uncopied("it is a part of one runner")
+
+    def __init__(self, model: Any, others: Iterable[torch.Tensor] = ()) -> None:
+        self._held = [vars(module) for module in model.modules()]
+        self._parts = [each[name] for each in self._held for name in _PARTS]
+        self._kinds = list({type(module) for module in model.modules()})
+        self._hooks = [
+            *(each[name] for each in self._held for name in _HOOKS),
+            of_all_modules._global_forward_hooks,
+            of_all_modules._global_forward_pre_hooks,
+        ]
+        members = chain.from_iterable(map(dict.values, [*self._parts, *self._held]))
+        own = [each for each in members if isinstance(each, torch.Tensor)]
+        self.tensors = [*own, *others]
+        self._counted = [each for each in self.tensors if not each.is_inference()]
+        self._storages = [each.untyped_storage() for each in self.tensors]  # kept alive
+        self._was = self._state()
+
+    @property
+    def hooked(self) -> bool:
+        """Whether something is called beside the modules. O(modules), some microseconds."""
+        return any(self._hooks)
+
+    @property
+    def same(self) -> bool:
+        """Whether modules compute what they did, of what lies where it did. O(modules)."""
+        return bool(self._was == self._state())
+
+    def _state(self) -> Any:
+        """Of numbers changed in place autograd keeps count; layers may compute with copies."""
+        return (
+            list(map(id, chain.from_iterable(map(dict.values, self._parts)))),
+            list(map(dict.get, self._held, repeat("forward"))),
+            [kind.forward for kind in self._kinds],
+            list(map(torch.Tensor.data_ptr, self.tensors)),
+            list(map(_VERSION, self._counted)),
+        )
+
+
+class _Shape:
+    """Steps of one shape, and how far they have come."""
+
+    def __init__(self) -> None:
+        self.is_new = True
+        self.inputs: list[torch.Tensor] = []
+        self.recorded: Recorded | None = None
+        self.trusted = False
+
+
+class Recordings:
+    """The recorded steps of one model.
+
+    Args:
+        model: whose steps are computed.
+        others: tensors that its steps read beside those its modules hold.
+
+    Attributes:
+        why_not: why no step is recorded any more; None: they are.
+    """
+
+    __reduce__ = uncopied("it has the addresses of one model's weights")
+
+    def __init__(self, model: Any, others: Iterable[torch.Tensor] = ()) -> None:
+        self._model, self._others = model, tuple(others)
+        self.why_not: str | None = None
+        self._failed, self._unseen = 0, 0
+        self._arena = Arena()
+        self._forget()
+
+    def look(self) -> None:
+        """See whether the model has changed; what was recorded of another is dropped. O(modules).
+
+        Hooks are seen at every step, and weights of layers that compute with the model's own are
+        read at every step; all else is looked at here, and every 16th step.
+        """
+        self._unseen = 0
+        if not self._watched.same:
+            self._forget()
+
+    def run(
+        self, inputs: Sequence[torch.Tensor], begin: Callable[[], None], compute: Compute
+    ) -> torch.Tensor:
+        """What ``compute`` gives for ``inputs``, or what was recorded of it gives.
+
+        Args:
+            inputs: int64 on the CPU, the first of all tokens; steps whose inputs have the same
+                shapes are alike.
+            begin: has been called once for this step, and is called again before it is computed a
+                second time.
+            compute: takes the inputs.
+
+        Returns:
+            A tensor that the next call may overwrite.
+
+        Cost: that of ``compute``; once per shape twice that.
+        """
+        if self.why_not is not None or len(inputs[0]) > MOST_TOKENS or self._watched.hooked:
+            return compute(*inputs)
+        self._unseen += 1
+        if self._unseen == _LOOK:
+            self.look()
+        shape = self._shape(inputs)
+        if shape.is_new:
+            shape.is_new = False
+            return compute(*inputs)
+        if shape.recorded is None:
+            return self._record(shape, inputs, compute)
+        for mine, given in zip(shape.inputs, inputs, strict=True):
+            mine.copy_(given)
+        if shape.trusted:
+            return shape.recorded.run()
+        expected = compute(*inputs)
+        begin()
+        shape.trusted = torch.equal(expected, shape.recorded.run())
+        if not shape.trusted:
+            self.why_not = "what was recorded gave other numbers than the model"
+        return expected
+
+    def _shape(self, inputs: Sequence[torch.Tensor]) -> _Shape:
+        """What is known of steps like this one; of those longest not used nothing is."""
+        settings = torch.get_num_threads(), torch.is_autocast_enabled("cpu")
+        key = settings, *(len(tensor) for tensor in inputs)
+        found = self._shapes.setdefault(key, _Shape())
+        self._shapes.move_to_end(key)
+        if len(self._shapes) > _KEPT:
+            self._shapes.popitem(last=False)
+        return found
+
+    def _record(
+        self, shape: _Shape, inputs: Sequence[torch.Tensor], compute: Compute
+    ) -> torch.Tensor:
+        mine = [tensor.clone() for tensor in inputs]
+        with Recorder([*self._watched.tensors, *mine]) as seen:
+            found = compute(*mine)
+        if seen.why_not is None:
+            shape.inputs, shape.recorded = mine, Recorded(seen, found, self._arena)
+        else:
+            self._failed += 1
+            self.why_not = seen.why_not if self._failed == _TRIES else None
+        return found
+
+    def _forget(self) -> None:
+        self._shapes: OrderedDict[Any, _Shape] = OrderedDict()
+        self._watched = Watched(self._model, self._others)
