@@ -99,6 +99,21 @@ def test_numbers_of_a_seed_in_the_kernels():
     assert times.argmin(-1).tolist() == [each.token for each in sample_rows(scores, rows)]
 
 
+@pytest.mark.parametrize("params", [{}, {"top_p": 1.0}, {"top_k": 1000}, {"top_n_sigma": 9.0}])
+def test_every_token_comes_as_often_as_it_should(params):
+    """Chi-square of 8,000 draws over ten kinds of 100 tokens, most of which run as one.
+
+    Below what chance exceeds once in 1,000 times.
+    """
+    chances = torch.arange(1.0, 11.0).repeat(100) / 5500
+    rows = [Asked((), [0] * at, temperature=0.5, seed=6, **params) for at in range(8000)]
+    found = sample_rows((chances.log() / 2).expand(8000, -1), rows)
+    drawn = torch.tensor([each.token % 10 for each in found]).bincount(minlength=10)
+    expected = torch.arange(1.0, 11.0) / 55 * 8000
+
+    assert float(((drawn - expected) ** 2 / expected).sum()) < 27.9
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_logits_of_other_types_are_read_as_float32(dtype):
     """And a row that lies scattered, or stands for several."""

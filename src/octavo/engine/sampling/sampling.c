@@ -1,6 +1,6 @@
 /* Tokens and log probabilities of a row of scores, on a CPU: what processors.py, shortlist.py and
- * draws.py define, in one pass or two. Scores are float32; -inf: never this token. A row is computed
- * by one thread and by itself, and the next one behind it in memory is fetched meanwhile.
+ * draws.py define, in one pass or two. Scores are float32; -inf: never this token. A row is
+ * computed by one thread and by itself; the one behind it in memory is fetched meanwhile.
  */
 
 #include <float.h>
@@ -15,6 +15,7 @@ enum { LANES = 8 };
 #endif
 
 enum { SHORT = -1, BROKEN = -2 }; /* in place of tokens: the list is too short, no finite scores */
+enum { AHEAD = 4096 }; /* scores fetched before: a processor alone stops at a page's end */
 enum { BLOCK = 64 }; /* scores whose largest is found, or whose chances are added up, first */
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
@@ -118,7 +119,7 @@ static double mass_of(const struct row *row) {
     return sum;
 }
 
-/* --- random numbers: those of draws.py ---------------------------------------------------------- */
+/* --- random numbers: those of draws.py -------------------------------------------------------- */
 
 static const uint64_t STRIDE = 0x9E3779B97F4A7C15u; /* of SplitMix64, and so are the factors */
 enum { REST = -1, PLACE = -2 }; /* in place of ids */
@@ -138,7 +139,7 @@ INLINE double number_of(uint64_t key, int64_t id) {
     return ((double)bits + 0.5) * 0x1p-52;
 }
 
-/* --- the largest scores ------------------------------------------------------------------------- */
+/* --- the largest scores ----------------------------------------------------------------------- */
 
 /* Larger scores come first; of equal ones the smaller id. */
 INLINE int precedes(struct entry a, struct entry b) {
@@ -173,6 +174,7 @@ INLINE float block_top(const float *x, int64_t n, int64_t block, ints *sound) {
     vec top = spread(-INFINITY);
     for (int64_t i = block * BLOCK; i < block * BLOCK + BLOCK; i += LANES) {
         vec part = fetch(x, i, n);
+        __builtin_prefetch(x + i + AHEAD);
         top = choose(part > top, part, top);
         *sound &= part <= spread(FLT_MAX);
     }
@@ -185,9 +187,9 @@ INLINE int all_of(ints mask) {
     return all;
 }
 
-/* The first ``count`` <= n entries of a row in their order; 0: its largest score is not finite. They
- * stand in the blocks whose largest score comes first: only so many blocks are looked at, kept in
- * ``near`` [count]. */
+/* The first ``count`` <= n entries of a row in their order; 0: its largest score is not finite.
+ * They stand in the blocks whose largest score comes first: only so many blocks are looked at, kept
+ * in ``near`` [count]. */
 static int find_largest(const float *x, int64_t n, int64_t count, struct entry *found,
                         struct entry *near) {
     int64_t blocks = 0, size = 0;
@@ -223,7 +225,7 @@ int64_t octavo_likeliest(const float *x, int64_t n) {
     return i;
 }
 
-/* --- changes: those of processors.py -------------------------------------------------------------- */
+/* --- changes: those of processors.py ---------------------------------------------------------- */
 
 /* Biases, penalties and bans of a row, in this order; what they overwrite is kept in ``places`` and
  * ``old`` [biases + prompts + 3 * outputs + bans], for `octavo_restore`. Returns how many. */
@@ -266,7 +268,7 @@ void octavo_restore(float *x, const int32_t *places, const float *old, int64_t k
     while (kept--) x[places[kept]] = old[kept];
 }
 
-/* --- draws -------------------------------------------------------------------------------------- */
+/* --- draws ------------------------------------------------------------------------------------ */
 
 /* Chances of a list, the likeliest first: what top_k, top_p and min_p bar is 0. See `shortlist`. */
 static void narrow(const struct row *row, const struct entry *list, int64_t length, int64_t top_k,
@@ -378,7 +380,7 @@ int64_t octavo_draw_all(const float *x, int64_t n, int64_t length, double temper
     return token;
 }
 
-/* --- log probabilities -------------------------------------------------------------------------- */
+/* --- log probabilities ------------------------------------------------------------------------ */
 
 /* The log probability of a token; those of the ``count`` >= 1 likeliest and their ids, in their
  * order. work: 16 bytes for each of them. */
