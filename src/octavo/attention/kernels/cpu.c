@@ -154,15 +154,13 @@ INLINE vec exponential(vec x) {
 }
 
 INLINE float largest(vec x) {
+#ifdef __AVX512F__
+    return _mm512_reduce_max_ps((__m512)x);
+#else
     float top = x[0];
     UNROLLED for (int i = 1; i < LANES; i++) top = x[i] > top ? x[i] : top;
     return top;
-}
-
-INLINE float total_of(vec x) {
-    float sum = 0;
-    UNROLLED for (int i = 0; i < LANES; i++) sum += x[i];
-    return sum;
+#endif
 }
 
 INLINE octet folded(vec x) {
@@ -172,6 +170,13 @@ INLINE octet folded(vec x) {
 #else
     return x;
 #endif
+}
+
+INLINE float total_of(vec x) {
+    octet eight = folded(x);
+    quad four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
+                __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 /* The totals of four vectors. */
@@ -275,7 +280,7 @@ INLINE void columns(const struct product *p, int64_t r, int R, int C, int bf16) 
 
 INLINE void add_rows(const struct product *p, int64_t count, int bf16) {
     int64_t r = 0;
-    for (; r + 4 <= count; r += 4) columns(p, r, 4, 2, bf16);
+    for (; r + 4 <= count; r += 4) columns(p, r, 4, LANES == 16 ? 4 : 2, bf16);
     if (count - r == 3) columns(p, r, 3, 4, bf16);
     if (count - r == 2) columns(p, r, 2, 4, bf16);
     if (count - r == 1) columns(p, r, 1, 4, bf16);
@@ -418,8 +423,11 @@ INLINE int sees(const struct call *c, int64_t query, int64_t key) {
 
 /* Takes away the scores of the n keys from position ``at`` on that a query does not see. */
 static void mask(const struct call *c, int64_t query, int64_t at, int64_t n, float *scores) {
-    for (int64_t t = 0; t < n; t++)
-        if (!sees(c, query, at + t)) scores[t] = -INFINITY;
+    if (c->causal)
+        for (int64_t t = most(0, query + 1 - at); t < n; t++) scores[t] = -INFINITY;
+    if (c->window)
+        for (int64_t t = most(0, c->sink_tokens - at); t < least(n, query - c->window + 1 - at); t++)
+            scores[t] = -INFINITY;
 }
 
 /* Whether every row of a piece sees the n keys from position ``at`` on. */
@@ -510,9 +518,13 @@ static void tile_copied(const struct call *c, const struct piece *p, const struc
                              s->scores, TILE,     padded(t->n)};
     add_product(&scores, count, 0);
     weigh(c, p, t, whole, s->scores, sums);
-    BY_TYPE(c->bf16, copy_values, t->values, t->n, c->v_dim, width, s->values);
-    for (int64_t i = 0; i < t->n; i++) s->points[i] = (const char *)(s->values + i * width);
-    struct product out = {s->scores, TILE, s->points, t->n, sums->out, width, width};
+    const char *const *values = t->values;
+    if (c->bf16 || c->v_dim % LANES) { /* else they are what a product takes, where they lie */
+        BY_TYPE(c->bf16, copy_values, t->values, t->n, c->v_dim, width, s->values);
+        for (int64_t i = 0; i < t->n; i++) s->points[i] = (const char *)(s->values + i * width);
+        values = s->points;
+    }
+    struct product out = {s->scores, TILE, values, t->n, sums->out, width, width};
     add_values(c, p, t, &out, whole, 0);
 }
 
