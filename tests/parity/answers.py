@@ -16,7 +16,7 @@ from octavo.model.configs.nested import REFUSED as NO_CACHE
 
 FILE = Path(__file__).parents[1] / "data/engine_families.json"
 HEAR = list(media_models.HEARING)
-SEE = [name for name in media_models.FAMILIES | media_models.REFUSED if name not in HEAR]
+SEE = [name for name in media_models.FAMILIES if name not in HEAR]
 
 
 def _smollm2(name: str) -> Case:

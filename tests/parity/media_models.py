@@ -1,6 +1,7 @@
 """Tiny random models that see or hear, and prompts as their processors would give them."""
 
 import copy
+import re
 from functools import partial
 
 import torch
@@ -354,11 +355,10 @@ FAMILIES |= {
         },
         _square(1),
     ),
-}
-REFUSED = {
     "Gemma3": (
         {
-            "text_config": TEXT | {"layer_types": ["sliding_attention", "full_attention"]},
+            "text_config": TEXT
+            | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6},
             "vision_config": SIGLIP,
             "mm_tokens_per_image": 4,
         },
@@ -373,12 +373,14 @@ REFUSED = {
         _square(4),
     ),
 }
-"""Families whose pictures the engine refuses."""
+
+WHOLE = ("Gemma3", "PaliGemma")
+"""Those whose pictures, or prompts, are seen as a whole."""
 
 
 def model_of(family):
     """A tiny random model whose greedy tokens vary."""
-    fields, _ = copy.deepcopy((FAMILIES | REFUSED)[family])
+    fields, _ = copy.deepcopy(FAMILIES[family])
     if family not in HEARING:
         fields = {"image_token_id": IMAGE, "video_token_id": VIDEO} | fields
     config = getattr(transformers, f"{family}Config")(**fields)
@@ -386,9 +388,13 @@ def model_of(family):
     name = f"{family}ForConditionalGeneration"
     model = getattr(transformers, name)(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and not parameter.any():  # else a picture is zeros
+                parameter.normal_()
+            elif parameter.ndim > 1:
                 parameter.mul_(3)
+            if family in WHOLE and re.search(r"language_model.*[vo]_proj", name):
+                parameter.mul_(4)  # else what is seen changes no token
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
     return model
 
@@ -396,7 +402,7 @@ def model_of(family):
 def picture(family, before, after, seed=1):
     """What a processor gives for one picture, or recording, between two texts."""
     random = torch.Generator().manual_seed(seed)
-    found = (FAMILIES | REFUSED)[family][1]
+    found = FAMILIES[family][1]
     more, shape, count = found(None) if callable(found) else found
     texts = [torch.randint(3, 80, (1, n), generator=random) for n in (before, after)]
     places = torch.full((1, count), IMAGE)
@@ -466,7 +472,9 @@ def case_of(family):
     model = model_of(family)
     asked = [picture(family, *size) for size in ((5, 4, 1), (9, 9, 7))]
     seen = [(prompt["input_ids"][0].tolist(), prompt) for prompt in asked]
-    return Case(model, [*seen, (list(range(3, 14)), None)], partial(reference, model))
+    if family != "PaliGemma":  # whose processor wants a picture
+        seen.append((list(range(3, 14)), None))
+    return Case(model, seen, partial(reference, model))
 
 
 def reference(model, ids, inputs):

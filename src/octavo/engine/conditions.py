@@ -19,6 +19,7 @@ from octavo.engine.linears import Quantisation
 from octavo.engine.media import MediaEncoder, MediaPrompt
 from octavo.engine.runner import Runner
 from octavo.errors import IdentityError, PlanError, UnsupportedModel, uncopied
+from octavo.model.layers import Attention
 from octavo.planner.request import Plan
 
 
@@ -120,6 +121,8 @@ class Conditions:
             return self._spoken(ids, adapter, inputs)
         key = None if adapter is None else self._adapters.identity(adapter)
         media = None if inputs is None else self._media.prompt(ids, inputs)
+        if media is None:
+            self._media.require_causal()
         if media is not None and (path := self._adapters.outside(self._model.get_decoder())):
             why = "it would change how media are encoded for every request"
             raise UnsupportedModel(f"adapter on {path}", why)
@@ -148,8 +151,24 @@ class Conditions:
             self._runner.close()
         if condition.media is not None:
             self._media.encode(condition.media)
+            self._check_seen(condition.media)
         if condition.speech is not None:
             self.frames.encode(condition.speech)
+
+    def _check_seen(self, media: MediaPrompt) -> None:
+        """Refuse pictures that are seen as a whole where a row cannot be run alone. O(layers).
+
+        Raises:
+            UnsupportedModel: layers keep more than keys and values, or there are adapters.
+        """
+        spec = self._runner.storage.plan.spec
+        if media.encoded is None or media.encoded.seen is None or spec is None:
+            return
+        if not all(isinstance(kind, Attention) for _, kind in spec.kinds()):
+            why = "pictures are seen as a whole, and layers keep more than keys and values"
+            raise UnsupportedModel("inputs", why)
+        if self._adapters.names:
+            raise UnsupportedModel("adapter", "pictures are seen as a whole, in passes of one row")
 
     @contextmanager
     def applied(self, step: Step, conditions: Sequence[Condition]) -> Iterator[None]:
@@ -162,13 +181,11 @@ class Conditions:
             with self._runner.reading([each.source for each in conditions if each.source]):
                 yield
             return
+        media = [each.media for each in conditions]
         with (
             self._adapters.applied(step, [each.adapter for each in conditions]),
-            self._media.placed(
-                step,
-                [each.media for each in conditions],
-                by_rows=self._runner.by_rows is not None,
-            ),
+            self._runner.looking_ahead(self._media.ahead(step, media)),
+            self._media.placed(step, media, self._runner.passes(step)),
         ):
             yield
 

@@ -7,7 +7,7 @@ however the prompt is cut. Knows no pages.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
@@ -21,11 +21,16 @@ from octavo.cache.identity import Media
 from octavo.cache.step import Step
 from octavo.checkpoints.failures import first_line
 from octavo.checks import Ints
+from octavo.engine.rows import Pass, places_of
+from octavo.engine.wholes import Seen, seen_of
 from octavo.errors import IdentityError, UnsupportedModel, uncopied
 
 _IDS = ("input_ids", "attention_mask")  # of a processor's result; the prompt says them already
 _PLACES = re.compile(r"(image|video|audio|media)_token_(id|index)")
 _KNOWN = ("inputs_embeds", "position_ids", "attention_mask", "input_ids", "cache")
+_BY_MEDIUM = {"pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids"} | {
+    "token_type_ids"  # they say what is seen as a whole
+}
 _DEEP = ("visual_pos_masks", "deepstack_visual_embeds")  # of Qwen3-VL: added behind first layers
 
 
@@ -37,12 +42,14 @@ class Encoded(NamedTuple):
         rows: [m, width], their embeddings.
         positions: int64[axes, n], what rotations count by.
         deep: [m, width] for each of the first layers, added behind it; empty for most models.
+        seen: what its tokens see; None: those before each, and itself.
     """
 
     places: torch.Tensor
     rows: torch.Tensor
     positions: torch.Tensor
     deep: tuple[torch.Tensor, ...]
+    seen: Seen | None = None
 
     def positions_at(self, at: torch.Tensor) -> torch.Tensor:
         """int64[axes, len(at)] of positions ``at``, which go on by one behind the prompt."""
@@ -81,11 +88,27 @@ class MediaPrompt:
     @cached_property
     def extra(self) -> list[Media]:
         """What pages of the prompt depend on beside its tokens; it must be encoded. O(bytes)."""
-        runs = _runs(self.places)
-        alone = np.array_equal(self.places, self._media)
-        whole = [digest_of(self.tensors)] * len(runs)
-        digests = _digests(self.tensors, len(runs)) if alone else whole
+        seen = self.encoded.seen if self.encoded else None
+        together = self._media if seen is None else seen.together
+        runs = _runs(self.places | together)
+        if np.array_equal(self.places | together, self._media):
+            digests = _digests(self.tensors, len(runs))
+        else:  # of what stands beside media, too
+            ids = {"input_ids": torch.from_numpy(self.ids)}
+            digests = [digest_of(self.tensors | ids)] * len(runs)
+        if seen is not None:
+            sights = [digest_of({"until": seen.until[a:b] - a}) for a, b in runs]
+            digests = [f"{each} {sight}" for each, sight in zip(digests, sights, strict=True)]
         return [Media(digest, *run) for digest, run in zip(digests, runs, strict=True)]
+
+    def ahead(self, past: int, end: int) -> Ints | None:
+        """The ids of the tokens from ``end`` on that those of ``past..end-1`` see. O(tokens).
+
+        None: each of these sees what is before it, and itself.
+        """
+        seen = self.encoded.seen if self.encoded else None
+        count = None if seen is None else seen.ahead(past, end)
+        return None if count is None else self.ids[end : end + count]
 
 
 class MediaEncoder:
@@ -113,13 +136,24 @@ class MediaEncoder:
             raise UnsupportedModel("inputs", "no token of this model stands for media")
         return MediaPrompt(ids, inputs, self._tokens)
 
+    def require_causal(self) -> None:
+        """Refuse a decoder whose tokens see later ones unless the masks of a prompt hide them.
+
+        Raises:
+            UnsupportedModel: it is one.
+        """
+        config = self._model.config.get_text_config(decoder=True)
+        if getattr(config, "use_bidirectional_attention", None) is True:
+            why = "its tokens see later ones; give what its processor returns for a picture"
+            raise UnsupportedModel("inputs", why)
+
     @torch.inference_mode()
     def encode(self, prompt: MediaPrompt) -> None:
         """Run the model up to its decoder, with its own attention. Cost: its encoders.
 
         Raises:
             UnsupportedModel: the model fails on the tensors, or gives its decoder what cannot be
-                cut, such as a mask by which tokens of a picture see each other.
+                cut.
         """
         ids = torch.from_numpy(prompt.ids.astype(np.int64)).to(self._model.device)[None]
         plain, _ = self._reach(ids, {})  # what a step gives the decoder
@@ -135,7 +169,14 @@ class MediaEncoder:
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)
         positions = positions.reshape(-1, ids.shape[1])
-        prompt.encoded = Encoded(own.nonzero()[:, 0], embeds[0, own], positions, tuple(deep))
+        config = self._model.config.get_text_config(decoder=True)
+        seen = seen_of(given.get("attention_mask"), getattr(config, "sliding_window", None))
+        if seen is None:
+            self.require_causal()
+        if seen is not None and deep:
+            raise UnsupportedModel("inputs", "deep embeddings, and pictures seen as a whole")
+        rows = own.nonzero()[:, 0], embeds[0, own]
+        prompt.encoded = Encoded(*rows, positions, tuple(deep), seen)
         prompt.places = own.cpu().numpy()
 
     def _reach(
@@ -168,7 +209,6 @@ class MediaEncoder:
             ):
                 why = f"the model's decoder is given {name} for media, which cannot be cut yet"
                 raise UnsupportedModel("inputs", why)
-        _require_causal(given.get("attention_mask"))
         embeds = given.get("inputs_embeds")
         if embeds is None and given.get("input_ids") is None:
             raise UnsupportedModel("inputs", "the model's decoder is not given embeddings")
@@ -176,24 +216,33 @@ class MediaEncoder:
             embeds = decoder.get_input_embeddings()(given["input_ids"])
         return embeds, given
 
+    def ahead(self, step: Step, prompts: Sequence[MediaPrompt | None]) -> dict[int, Ints]:
+        """The rows of a step whose tokens see later ones, each with the ids of those behind it.
+
+        O(tokens of rows with media).
+        """
+        found = {}
+        bounds = zip(step.past.tolist(), step.context.tolist(), strict=True)
+        for row, (prompt, (past, end)) in enumerate(zip(prompts, bounds, strict=True)):
+            if prompt is not None and (ids := prompt.ahead(past, end)) is not None:
+                found[row] = ids
+        return found
+
     @contextmanager
     def placed(
-        self, step: Step, prompts: Sequence[MediaPrompt | None], *, by_rows: bool
+        self, step: Step, prompts: Sequence[MediaPrompt | None], passes: Iterable[Pass]
     ) -> Iterator[None]:
         """Within it the decoder is given the rows of encoded prompts that ``step`` computes.
 
         Args:
             step: open.
             prompts: of each row, encoded; None: text alone.
-            by_rows: whether the decoder is run for each row with new tokens, in their order; else
-                once for all.
+            passes: of the decoder, in their order.
         """
         if not any(prompts):
             yield
             return
-        encoded = [None if each is None else each.encoded for each in prompts]
-        passes = _by_rows(step, encoded) if by_rows else [(step.positions, step.counts, encoded)]
-        given = iter([_Placed(*each, self._model) if any(each[2]) else None for each in passes])
+        given = iter([self._placed(step, prompts, each) for each in passes])
 
         def enter(decoder: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             placed = next(given)
@@ -205,29 +254,44 @@ class MediaEncoder:
         finally:
             hook.remove()
 
+    def _placed(
+        self, step: Step, prompts: Sequence[MediaPrompt | None], now: Pass
+    ) -> "_Placed | None":
+        """What the decoder is given in one pass; None: what the model gives it."""
+        chosen = [prompts[row] for row in now.rows]
+        encoded = [None if each is None else each.encoded for each in chosen]
+        if not any(encoded):
+            return None
+        positions = [step.positions[places_of(step, now.rows)]]
+        counts = step.counts[now.rows]
+        if now.ahead is not None:
+            end = int(step.context[now.rows[0]])
+            positions.append(np.arange(end, end + len(now.ahead), dtype=np.int32))
+            counts = counts + len(now.ahead)
+        seen = encoded[0].seen if now.ahead is not None and encoded[0] is not None else None
+        return _Placed(np.concatenate(positions), counts, encoded, self._model, seen)
+
 
 class _Reached(Exception):
     """The model has come to its decoder."""
 
 
-def _by_rows(
-    step: Step, encoded: Sequence[Encoded | None]
-) -> list[tuple[Ints, Ints, list[Encoded | None]]]:
-    """Positions, counts and prompt of each row of a step that has new tokens. O(T)."""
-    starts = step.query_start.tolist()
-    return [
-        (step.positions[starts[row] : starts[row + 1]], step.counts[row : row + 1], [encoded[row]])
-        for row in np.flatnonzero(step.counts).tolist()
-    ]
-
-
 class _Placed:
-    """What the decoder is given in one pass, where rows of encoded prompts take part."""
+    """What the decoder is given in one pass, where rows of encoded prompts take part.
+
+    Where tokens see later ones there is one row, and ``seen`` says what they see.
+    """
 
     def __init__(
-        self, positions: Ints, counts: Ints, encoded: Sequence[Encoded | None], model: Any
+        self,
+        positions: Ints,
+        counts: Ints,
+        encoded: Sequence[Encoded | None],
+        model: Any,
+        seen: Seen | None,
     ) -> None:
-        device = model.device
+        device, self._seen = model.device, seen
+        self._kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None)
         axes = max(each.positions.shape[0] for each in encoded if each is not None)
         at = torch.from_numpy(positions.astype(np.int64)).to(device)
         self._positions = at.expand(axes, -1).clone()
@@ -247,6 +311,7 @@ class _Placed:
             for layer, added in enumerate(each.deep):
                 self._deep.setdefault(layer, []).append(added[low:high])
         self._places, self._rows = torch.cat(places), torch.cat(rows)
+        self._at = at
 
     def enter(
         self, decoder: Any, args: tuple[Any, ...], keywords: dict[str, Any]
@@ -264,25 +329,9 @@ class _Placed:
             mask[0, self._places] = True
             changed["visual_pos_masks"] = mask
             changed["deepstack_visual_embeds"] = [torch.cat(d) for d in self._deep.values()]
+        if self._seen is not None:
+            changed["attention_mask"] = self._seen.masks(self._at, keywords["cache"], self._kinds)
         return args, keywords | changed
-
-
-def _require_causal(mask: Any) -> None:
-    """Refuse a decoder's mask that shows a token those behind it, or hides a prompt's first.
-
-    Raises:
-        UnsupportedModel: it does.
-    """
-    for each in mask.values() if isinstance(mask, dict) else [mask]:
-        if each is None:
-            continue
-        if not isinstance(each, torch.Tensor):
-            raise UnsupportedModel("inputs", f"the mask for media is a {type(each).__name__}")
-        shown = each if each.dtype == torch.bool or each.ndim == 2 else each == 0
-        if each.ndim == 4 and bool(shown.triu(1).any()):
-            raise UnsupportedModel("inputs", "its pictures are seen as a whole, not token by token")
-        if each.ndim == 2 and not bool(shown.all()):
-            raise UnsupportedModel("inputs", "the model hides some tokens of the prompt")
 
 
 def _runs(there: np.ndarray) -> list[tuple[int, int]]:
@@ -308,7 +357,7 @@ def _digests(tensors: Mapping[str, torch.Tensor], count: int) -> list[str]:
         pixels is not None
         and len(sizes) == count
         and len(pixels) == sum(sizes)
-        and tensors.keys() <= {"pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids"}
+        and tensors.keys() <= _BY_MEDIUM
     )
     if not by_medium:
         return [digest_of(tensors)] * count

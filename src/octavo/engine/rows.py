@@ -5,15 +5,17 @@ own code, under its own masks, to keys and values that are gathered from the row
 passes and layers; no requests.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
 from octavo.cache.step import GroupView, Step
+from octavo.checks import Ints
 from octavo.engine.mixers import StateCache
 from octavo.errors import StepError, uncopied
 from octavo.integrations.transformers.attention import PagedPass, paged_layers
@@ -22,10 +24,32 @@ from octavo.integrations.transformers.passes import ModelPass
 from octavo.storage.layers import LayerStore
 
 
-def rows_of(step: Step) -> Iterator[Step]:
-    """The rows of a step that have new tokens, each as a step of its own, as of `part_of`. O(T)."""
-    for row in np.flatnonzero(step.counts).tolist():
-        yield part_of(step, [row])
+class Pass(NamedTuple):
+    """A forward pass over some rows of a step.
+
+    Attributes:
+        rows: of the step, ascending; those of a pass by the model's own attention are one.
+        ahead: int32[k], ids of the tokens behind the one row's that its tokens see, and that are
+            computed for that alone; None: tokens see what is before them.
+    """
+
+    rows: list[int]
+    ahead: Ints | None = None
+
+
+def passes_of(step: Step, ahead: Mapping[int, Ints], *, by_rows: bool) -> list[Pass]:
+    """The passes that compute a step. O(rows).
+
+    Args:
+        step: open.
+        ahead: of each row whose tokens see later ones, the ids of those behind it.
+        by_rows: whether each row has a pass; else all have one, but for those with ``ahead``.
+    """
+    rows = np.flatnonzero(step.counts).tolist()
+    if by_rows:
+        return [Pass([row], ahead.get(row)) for row in rows]
+    together = [row for row in rows if row not in ahead]
+    return [*([Pass(together)] if together else []), *(Pass([r], ids) for r, ids in ahead.items())]
 
 
 def part_of(step: Step, rows: Sequence[int]) -> Step:
@@ -106,7 +130,7 @@ class RowCache(StateCache):
     __reduce__ = uncopied("it is a part of one runner")
 
     def __init__(self, model: Any, storage: LayerStore) -> None:
-        self._storage, plan = storage, storage.plan
+        self._storage, plan, self._ahead = storage, storage.plan, 0
         self._row, self._paged = OpenRow(plan.max_length or plan.tokens), paged_layers(plan)
         assert plan.spec is not None
         slides = DynamicCache(config=model.config.get_text_config(decoder=True)).is_sliding
@@ -117,13 +141,28 @@ class RowCache(StateCache):
         ]
         super().__init__(layers=layers)
 
-    def begin(self, step: Step) -> None:
-        """Stand where the step's one row stands. O(tokens of the row)."""
-        (context,), (past,) = step.context.tolist(), step.past.tolist()
-        first = np.zeros(1, np.int64)
-        paged = PagedPass(self._storage, step, (1, context - past))
-        real = np.ones((1, context), np.bool_)
-        self._row.now = ModelPass(step, first, first, real, past, None, paged)
+    def begin(self, step: Step, ahead: int = 0) -> None:
+        """Stand where the step's one row stands. O(tokens of the row).
+
+        Args:
+            step: of one row.
+            ahead: tokens behind its own that are computed with them, and kept nowhere.
+        """
+        (context,), (past,), self._ahead = step.context.tolist(), step.past.tolist(), ahead
+        first, places = np.zeros(1, np.int64), np.arange(context - past) if ahead else None
+        paged = PagedPass(self._storage, step, (1, context - past + ahead), places)
+        real = np.arange(context + ahead)[None] < context
+        self._row.now = ModelPass(step, first, first, real, past, places, paged)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `TokenLayer.update`; the keys and values of tokens ahead are those of this pass."""
+        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        if self._ahead:
+            keys[:, :, -self._ahead :] = key_states[:, :, -self._ahead :]
+            values[:, :, -self._ahead :] = value_states[:, :, -self._ahead :]
+        return keys, values
 
     def check(self) -> None:
         """Check that every layer has kept what its tokens need.

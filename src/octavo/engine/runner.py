@@ -5,7 +5,8 @@ layers and norms, octavo keeps keys and values in its own storage and attends ov
 models can run so. Knows no requests, and decides nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from transformers import Cache as HostCache
 
 from octavo.cache.step import Step
+from octavo.checks import Ints
 from octavo.engine.frames import takes_frames
 from octavo.engine.linears import Linears, Quantisation
 from octavo.engine.mixers import Mixers, StateCache, modules_with_states
@@ -25,7 +27,7 @@ from octavo.engine.own_states import cache_class, cache_name
 from octavo.engine.recorder import recorder
 from octavo.engine.recordings import Recordings
 from octavo.engine.rotary import turning
-from octavo.engine.rows import RowCache, rows_of
+from octavo.engine.rows import Pass, RowCache, part_of, passes_of
 from octavo.engine.takeover import Takeover
 from octavo.errors import PlanError, StepError, UnsupportedModel, uncopied
 from octavo.integrations.transformers.attention import (
@@ -212,7 +214,8 @@ class Runner:
         self.by_rows = why_by_rows(model, spec_of(model))
         self._writer = cache_class(model, PageWriter)(plan)
         self._latents = None if self.by_rows else LatentLayers(model, plan)
-        self._cache = RowCache(model, self.storage) if self.by_rows else None
+        self._cache: RowCache | None = None  # of rows that are run alone, since there are some
+        self._ahead: Mapping[int, Ints] = {}
         self._takes = taken_by(model)
         self._linears = Linears(model, quantise)
         self._between = Takeover(model, (norm_of, turning))
@@ -251,10 +254,36 @@ class Runner:
         """
         self._take()
         guesses = draft_counts(step) if guesses is None else guesses
-        if self._cache is None:
+        if not self._ahead and not self.by_rows:
             return self._run_ragged(step, guesses)
-        rows = zip(rows_of(step), guesses[step.counts > 0, None], strict=True)
-        return torch.cat([self._run_row(row, of_it, self._cache) for row, of_it in rows])
+        found = dict[int, torch.Tensor]()
+        for now in self.passes(step):
+            part, of_it = part_of(step, now.rows), guesses[now.rows]
+            if now.ahead is None and not self.by_rows:
+                logits = self._run_ragged(part, of_it)
+            else:
+                logits = self._run_row(part, of_it, now.ahead)
+            counts = (part.wants_token + draft_counts(part)).tolist()
+            found |= zip(now.rows, torch.split(logits, counts), strict=True)
+        return torch.cat([found[row] for row in sorted(found)])
+
+    def passes(self, step: Step) -> list[Pass]:
+        """Those that compute a step, in their order. O(rows)."""
+        return passes_of(step, self._ahead, by_rows=self.by_rows is not None)
+
+    @contextmanager
+    def looking_ahead(self, ahead: Mapping[int, Ints]) -> Iterator[None]:
+        """Within it some rows of a step see tokens behind its own.
+
+        Args:
+            ahead: of each such row, the ids of these tokens. It is run alone, by the model's own
+                attention, and what hides the rest is the decoder's.
+        """
+        self._ahead = ahead
+        try:
+            yield
+        finally:
+            self._ahead = {}
 
     def _run_ragged(self, step: Step, guesses: NDArray[np.int64]) -> torch.Tensor:
         """All rows at once, one behind the other."""
@@ -287,23 +316,30 @@ class Runner:
         logits: torch.Tensor = found.logits[0]  # a few families give those of all tokens
         return logits if len(logits) == len(wanted) else logits.index_select(0, wanted)
 
-    def _run_row(self, step: Step, guesses: NDArray[np.int64], cache: RowCache) -> torch.Tensor:
+    def _run_row(self, step: Step, guesses: NDArray[np.int64], ahead: Ints | None) -> torch.Tensor:
         """A step of one row, as generate() would run it."""
-        count = int(step.wants_token[0] + draft_counts(step)[0])
-        cache.begin(step)
+        if self._cache is None:
+            self._cache = RowCache(self.model, self.storage)
+        if attention_of(self.model) == NAME:
+            _set_attention(self.model, _own[self.model])  # until the next step
+        cache, count = self._cache, int(step.wants_token[0] + draft_counts(step)[0])
+        behind = np.empty(0, np.int32) if ahead is None else ahead
+        end = int(step.context[0]) + len(behind)
+        cache.begin(step, len(behind))
         cache.states = states = self._mixers.states(step, guesses)
         inputs = {
-            "input_ids": self._tensor(step.input_ids)[None],
-            "position_ids": self._tensor(step.positions)[None],
-            "attention_mask": self._tensor(np.ones(step.context[0]))[None],
-            "logits_to_keep": max(count, 1),
+            "input_ids": self._tensor(np.append(step.input_ids, behind))[None],
+            "position_ids": self._tensor(np.arange(step.past[0], end))[None],
+            "attention_mask": self._tensor(np.ones(end))[None],
+            "logits_to_keep": max(count, 1) + len(behind),
         }
         given = {name: value for name, value in inputs.items() if name in self._takes}
         logits: torch.Tensor = self.model(**given, cache=cache, use_cache=True).logits
         cache.check()
         if states is not None:
             states.check()
-        return logits[0, logits.shape[1] - count :]
+        last = logits.shape[1] - len(behind)
+        return logits[0, last - count : last]
 
     def close(self) -> None:
         """Give the model its own attention back; `forward` takes it again."""
