@@ -144,6 +144,23 @@ def test_prompts_seen_as_a_whole_in_chunks(size):
             assert agree(expected, ask(engine, *prompts))
 
 
+@pytest.mark.parametrize("family", media_models.WHOLE)
+def test_prompts_are_scored_as_a_whole(family):
+    """How probable a prompt's tokens are is told of the whole prompt, in chunks of any size."""
+    model = model_of(family)
+    prompt = media_models.picture(family, 5, 4)
+    ids = prompt["input_ids"][0].tolist()
+    with torch.no_grad():
+        found = model(**prompt).logits[0].log_softmax(-1)
+    expected = found[:-1].gather(1, prompt["input_ids"][0, 1:, None])[:, 0]
+    for most in (4, 99):
+        with engine_of(model, max_step_tokens=most) as engine:
+            params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+            (answer,) = engine.generate([ids], params, inputs=prompt)
+        scores = torch.tensor([each.logprob for each in answer.prompt_logprobs[1:]])
+        assert torch.allclose(expected, scores, atol=2e-5)
+
+
 def test_decoders_that_hide_nothing_by_themselves():
     """Without a picture, or what says how it is seen, PaliGemma is refused."""
     model = model_of("PaliGemma")

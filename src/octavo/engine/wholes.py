@@ -91,13 +91,14 @@ def seen_of(masks: Any, window: int | None) -> Seen | None:
         return None
     if len(squares) < len(by_kind):
         raise UnsupportedModel("inputs", "its pictures are seen as a whole in some layers alone")
-    at = torch.arange(len(next(iter(squares.values()))))
-    until = torch.stack([(each * (at + 1)).amax(-1) for each in squares.values()]).amax(0)
+    ends = [len(each) - each.flip(-1).byte().argmax(-1) for each in squares.values()]
+    until = torch.stack(ends).amax(0)
+    at = torch.arange(len(until), device=until.device)
     windows = {kind: window if kind == _WINDOWED else None for kind in squares}
     for kind, shown in squares.items():
         if not torch.equal(shown, _shown(at, at, until, windows[kind])):
             raise UnsupportedModel("inputs", "what is seen as a whole is no stretch of tokens")
-    return Seen(until, windows, next(iter(by_kind.values())).dtype)
+    return Seen(until.cpu(), windows, next(iter(by_kind.values())).dtype)
 
 
 def _square(mask: Any) -> torch.Tensor | None:
@@ -110,7 +111,7 @@ def _square(mask: Any) -> torch.Tensor | None:
         raise UnsupportedModel("inputs", f"the mask for media is a {type(mask).__name__}")
     shown = mask if mask.dtype == torch.bool or mask.ndim == 2 else mask == 0
     if mask.ndim == 4:
-        return shown[0, 0].cpu()
+        return shown[0, 0]
     if not bool(shown.all()):
         raise UnsupportedModel("inputs", "the model hides some tokens of the prompt")
     return None
