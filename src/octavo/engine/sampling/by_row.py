@@ -5,6 +5,7 @@ penalties change of it is put back. Where the likeliest token is wanted and a fo
 that token alone is looked at, and the mask of all others only where it may not come.
 """
 
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf, log
@@ -12,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from octavo.engine.sampling.kernels import kernel
 from octavo.engine.sampling.logprobs import logprobs_of_row
-from octavo.engine.sampling.narrowing import divisor_of, narrow
-from octavo.engine.sampling.params import SamplingParams
+from octavo.engine.sampling.narrowing import divisor_of, narrow, narrows
 from octavo.engine.sampling.processors import banned, process_own
 from octavo.engine.sampling.sampler import Choice, Row, barred, no_numbers
 from octavo.engine.sampling.shortlist import LENGTHS, list_length, share_of
@@ -78,23 +77,22 @@ def _changed(scores: torch.Tensor, row: Row) -> Iterator[None]:
     """Within it a row has its biases, penalties and bans. O(tokens + biases + bans)."""
     params = row.sampler.params
     prompt = np.ascontiguousarray(row.prompt_token_ids, np.int32)
-    output = np.array(row.output, np.int32)
-    biased = np.array([*params.logit_bias], np.int32)
-    bias = np.array([*params.logit_bias.values()], np.float32)
-    bans = np.array(banned(params, row), np.int32)
+    output, bans = array("i", row.output), array("i", banned(params, row))
+    biased, bias = array("i", params.logit_bias), array("f", params.logit_bias.values())
     room = len(biased) + len(prompt) + 3 * len(output) + len(bans)
-    places, old = np.empty(room, np.int32), np.empty(room, np.float32)
-    start = scores.data_ptr()
-    kept = kernel("octavo_change")(
-        *(start, _at(prompt), len(prompt), _at(output), len(output)),
+    kept = np.empty((2, room), np.int32)  # where scores were changed, and what they were
+    start, places = scores.data_ptr(), kept.ctypes.data
+    old = places + kept.strides[0]
+    count = kernel("octavo_change")(
+        *(start, prompt.ctypes.data, len(prompt), _at(output), len(output)),
         *(_at(biased), _at(bias), len(biased), _at(bans), len(bans)),
         *(params.repetition_penalty, params.presence_penalty, params.frequency_penalty),
-        *(_at(places), _at(old)),
+        *(places, old),
     )
     try:
         yield
     finally:
-        kernel("octavo_restore")(start, _at(places), _at(old), kept)
+        kernel("octavo_restore")(start, places, old, count)
 
 
 def _token(scores: torch.Tensor, row: Row) -> int:
@@ -110,17 +108,11 @@ def _token(scores: torch.Tensor, row: Row) -> int:
             token: int = kernel("octavo_draw_likely")(*listed, *kept, *chance)
             if token != _SHORT:
                 return token
-    if first is not None or _narrows(params):
+    if narrows(params):
         scores = scores.masked_fill(narrow(scores[None], [params])[0] == -inf, -inf)
     whole = (scores.data_ptr(), len(scores), LENGTHS[0], divisor_of(params))
     found: int = kernel("octavo_draw_all")(*whole, *chance)
     return found
-
-
-def _narrows(params: SamplingParams) -> bool:
-    """Whether it asks for more than a temperature. O(1)."""
-    asked = (params.top_n_sigma, params.typical_p, params.top_k)
-    return any(each is not None for each in asked)
 
 
 def _likeliest(scores: torch.Tensor) -> int:
@@ -133,5 +125,5 @@ def _top(scores: torch.Tensor) -> float:
     return float(scores.max())
 
 
-def _at(array: NDArray[Any]) -> int:
-    return array.ctypes.data
+def _at(values: "array[Any]") -> int:
+    return values.buffer_info()[0]

@@ -14,7 +14,7 @@ from octavo.engine.sampling.by_row import choose
 from octavo.engine.sampling.draws import draw, keys_of, race
 from octavo.engine.sampling.kernels import kernel, reads
 from octavo.engine.sampling.logprobs import logprobs_of
-from octavo.engine.sampling.narrowing import narrow, select
+from octavo.engine.sampling.narrowing import narrow, narrows, select
 from octavo.engine.sampling.processors import change, process_own
 from octavo.engine.sampling.sampler import Choice, Row, barred, no_numbers
 from octavo.engine.sampling.shortlist import LENGTHS, largest, list_length, shortlist
@@ -121,8 +121,9 @@ def _of_likely(scores: torch.Tensor, rows: Sequence[Row], length: int) -> list[i
 
 def _of_all(scores: torch.Tensor, rows: Sequence[Row]) -> list[int]:
     """Tokens of all that may be sampled."""
-    chances = narrow(scores, [row.sampler.params for row in rows]).exp_()
-    left, keys = scores.masked_fill(chances == 0, -inf), _keys(scores, rows)
+    params, keys = [row.sampler.params for row in rows], _keys(scores, rows)
+    chances = narrow(scores, params).exp_()
+    left = scores.masked_fill(chances == 0, -inf) if any(map(narrows, params)) else scores
     ids = largest(left, min(LENGTHS[0], left.shape[-1])).ids
     likely = chances.gather(1, ids)
     chances.scatter_(1, ids, 0.0)

@@ -69,8 +69,9 @@ def logprobs_of_row(scores: torch.Tensor, token: int, count: int) -> TokenLogpro
     """What the model thought of one token, by the kernel, which reads the scores. O(vocabulary)."""
     size = len(scores)
     most = min(max(1, count), size)
-    ids, values, work = np.empty(most, np.int64), np.empty(most), np.empty((most, 2))
-    places = [each.ctypes.data for each in (ids, values, work)]
+    work = np.empty((4, most), np.int64)  # ids, values, and two rows of what the kernel needs
+    ids, values = work[0], work[1].view(np.float64)
+    places = [work.ctypes.data + row * work.strides[0] for row in range(3)]
     own = kernel("octavo_logprobs")(scores.data_ptr(), size, token, most, *places)
     top = dict(zip(ids[:count].tolist(), values[:count].tolist(), strict=True))
     return TokenLogprobs(token, own, top)

@@ -15,6 +15,8 @@ from transformers import TypicalLogitsWarper
 
 from octavo.engine.sampling.params import SamplingParams
 
+_TINY = torch.finfo(torch.float32).tiny
+
 
 def narrow(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
     """Scores over temperature, -inf where a token is not to be sampled.
@@ -43,7 +45,15 @@ def narrow(scores: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tens
 
 def divisor_of(params: SamplingParams) -> float:
     """What scores are divided by: the temperature, but no less than float32 divides by. O(1)."""
-    return max(float(params.temperature), torch.finfo(torch.float32).tiny)
+    return max(float(params.temperature), _TINY)
+
+
+def narrows(params: SamplingParams) -> bool:
+    """Whether it asks for more than a temperature. O(1)."""
+    shares = (params.top_p, params.typical_p)
+    if any(share is not None and share < 1 for share in shares) or params.min_p:
+        return True
+    return params.top_k is not None or params.top_n_sigma is not None
 
 
 def select(matrix: torch.Tensor, rows: list[int]) -> torch.Tensor:

@@ -57,7 +57,6 @@ INLINE vec fetch(const float *x, int64_t i, int64_t n) {
 INLINE vec exponential(vec x) {
     const vec shift = spread(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
     ints tiny = x < spread(-87.0f);
-    x = choose(tiny, spread(-87.0f), x);
     vec shifted = x * spread(1.44269504f) + shift;
     vec n = shifted - shift;
     vec r = x - n * spread(0.693359375f) + n * spread(2.12194440e-4f); /* ln 2 in two parts */
@@ -70,7 +69,7 @@ INLINE vec exponential(vec x) {
     p = p * r + spread(1.0f);
     p = p * r + spread(1.0f);
     vec power = (vec)((ints)p + ((ints)shifted << 23)); /* n is in the low bits of shifted */
-    return choose(tiny, spread(0.0f), power);
+    return (vec)(~tiny & (ints)power);
 }
 
 /* The lanes of a vector by fours. */
@@ -325,12 +324,12 @@ int64_t octavo_draw_likely(const float *x, int64_t n, int64_t length, double tem
 /* The sum of a block's chances, but for the tokens of a list. */
 static float rest_of(const struct row *row, int64_t block, const struct entry *list, int64_t length,
                      float *chances) {
-    float sum = 0;
     block_chances(row, block, chances);
     for (int64_t i = 0; i < length; i++)
         if (list[i].id / BLOCK == block) chances[list[i].id % BLOCK] = 0;
-    for (int64_t i = 0; i < BLOCK; i++) sum += chances[i];
-    return sum;
+    vec sum = spread(0);
+    for (int64_t i = 0; i < BLOCK; i += LANES) sum += fetch(chances, i, BLOCK);
+    return total_of(sum);
 }
 
 /* Where among the chances a number falls that are not of the list, laid end to end. */
