@@ -19,6 +19,14 @@ def threads():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(params=[True, False], ids=["tiles", "no tiles"])
+def tiles(request, monkeypatch):
+    """Whether bf16 is multiplied by tiles: not where Linux or the processor refuses them."""
+    can = request.param and cpu.has_tiles()
+    monkeypatch.setattr(cpu, "has_tiles", lambda: can)
+    return can
+
+
 def arrays(case, heads, dtype, rng):
     """Query, keys and values of a case as tensors."""
     tokens, k_dim = int(case.step.query_start[-1]), case.keys.shape[-1]
@@ -45,7 +53,7 @@ def agree(found, tensors, step, **options):
     ("heads", "kv_heads", "k_dim", "v_dim"),
     [(9, 3, 64, 64), (4, 1, 32, 48), (8, 1, 16, 16), (2, 2, 5, 7), (40, 2, 24, 8)],
 )
-def test_equals_oracle(pages, heads, kv_heads, k_dim, v_dim, order, dtype):
+def test_equals_oracle(pages, heads, kv_heads, k_dim, v_dim, order, dtype, tiles):
     """Few rows in place and many over copies, dims of any size, parts and tiles, NaN all around."""
     rng = np.random.default_rng(heads)
     for rule in [{}, {"window": 40, "sink_tokens": 3}, {"causal": False, "softcap": 3.0}]:
@@ -83,21 +91,38 @@ def test_strided_queries_and_pages(pages):
 
 
 @pytest.mark.parametrize("heads", [3, 30])
-def test_result_is_the_same_alone_and_with_any_threads(pages, threads, heads):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_result_is_the_same_alone_and_with_any_threads(pages, threads, heads, dtype):
     """A sequence's result is the same to the bit alone, beside others and with more threads."""
     rng = np.random.default_rng(2)
-    case = pages([(3000, 1), (5, 1), (1100, 40)], 16, 1, 16, 16, "head", rng)
-    tensors = arrays(case, heads, torch.float32, rng)
+    case = pages([(3000, 1), (5, 1), (1100, 40)], 16, 1, 32, 32, "head", rng)
+    tensors = arrays(case, heads, dtype, rng)
     results = []
     for count in (1, 2, 5):
         threads(count)
         results.append(cpu.paged_attention(*tensors, case.step, order="head"))
-    alone = pages([(3000, 1)], 16, 1, 16, 16, "head", np.random.default_rng(2)).step
+    alone = pages([(3000, 1)], 16, 1, 32, 32, "head", np.random.default_rng(2)).step
     alone.group().table[:] = case.step.group().table[:1, : alone.group().table.shape[1]]
     lone = cpu.paged_attention(tensors[0][:1], *tensors[1:], alone, order="head")
 
     assert all(torch.equal(results[0], result) for result in results[1:])
     assert torch.equal(results[0][:1], lone)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_tiles_give_what_single_numbers_give(pages, monkeypatch, bad):
+    """By tiles outputs are those without, within a rounding, also where values are no numbers."""
+    rng = np.random.default_rng(4)
+    case = pages([(70, 90), (0, 33)], 16, 2, 64, 80, "head", rng)
+    page = int(case.step.group().table[0, 7])
+    case.values[page, 1, 5, 3] = bad  # at 117, which queries from the 47th on see
+    tensors = arrays(case, 6, torch.bfloat16, rng)
+    found = cpu.paged_attention(*tensors, case.step, order="head")
+    monkeypatch.setattr(cpu, "has_tiles", lambda: False)
+    expected = cpu.paged_attention(*tensors, case.step, order="head")
+
+    assert [True] * 47 + [False] * 43 == expected[:90].isfinite().flatten(1).all(1).tolist()
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-4, equal_nan=True)
 
 
 def test_prepared_step_serves_layers_of_other_shapes(pages):

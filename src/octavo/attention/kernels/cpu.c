@@ -8,13 +8,15 @@
  * softmax; parts are merged by their largest score.
  *
  * A few rows take dot products with keys in place. Many rows copy a tile to float32 first, its keys
- * transposed, so that copying is paid once for all of them.
+ * transposed, so that copying is paid once for all of them; in bfloat16 they are multiplied by tiles
+ * where the processor has them.
  *
  * NaN and infinity go their way as IEEE arithmetic has it; what a row does not see never meets it.
  * Its score is taken away whatever it is, and where its value is not finite, so that a weight of 0
  * would not take it away, the rows of the tile take the values they see alone.
  */
 
+#define _DEFAULT_SOURCE /* for syscall() */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -39,6 +41,7 @@ enum {
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ints __attribute__((vector_size(LANES * 4)));
+typedef uint32_t uints __attribute__((vector_size(LANES * 4)));
 typedef uint16_t halves __attribute__((vector_size(LANES * 2)));
 typedef float octet __attribute__((vector_size(32)));
 typedef float quad __attribute__((vector_size(16)));
@@ -63,7 +66,7 @@ struct call {
     int64_t key_page, key_head, key_token;
     int64_t value_page, value_head, value_token;
     int64_t window, sink_tokens; /* window 0: none */
-    int64_t causal, bf16, threads;
+    int64_t causal, bf16, threads, tiles; /* tiles: whether this process may multiply them */
     double scale, softcap; /* softcap 0: none */
 };
 
@@ -86,303 +89,21 @@ struct sums {
     float *peak, *total;
 };
 
-/* --- numbers ---------------------------------------------------------------------------------- */
-
-INLINE vec spread(float x) { return x - (vec){0}; }
-
-INLINE vec load(const float *from) {
-    vec x;
-    memcpy(&x, from, sizeof x);
-    return x;
-}
-
-INLINE void store(float *to, vec x) { memcpy(to, &x, sizeof x); }
-
-/* Elements i..i+LANES-1 of a key or value as float32; bfloat16 is its upper half. */
-INLINE vec fetch(const char *from, int64_t i, int bf16) {
-    if (!bf16) return load((const float *)from + i);
-    halves h;
-    memcpy(&h, (const uint16_t *)from + i, sizeof h);
-#if defined __AVX512F__ /* what compilers make of the conversion takes thrice as many instructions */
-    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
-#elif defined __AVX2__
-    return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)h), 16);
-#else
-    return (vec)(__builtin_convertvector(h, ints) << 16);
-#endif
-}
-
-INLINE float element(const char *from, int64_t i, int bf16) {
-    if (!bf16) return ((const float *)from)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)from)[i] << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* Rounds to nearest, ties to even; NaN stays NaN. */
-INLINE uint16_t to_bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if (x != x) return 0x7fc0;
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-INLINE vec choose(ints mask, vec yes, vec no) {
-    return (vec)((mask & (ints)yes) | (~mask & (ints)no));
-}
-
-/* e^x for x <= 0, relative error below 2e-7; exactly 0 below -87, where float32 ends; NaN of NaN. */
-INLINE vec exponential(vec x) {
-    const vec shift = spread(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
-    ints tiny = x < spread(-87.0f), number = x == x;
-    vec given = x;
-    x = choose(tiny, spread(-87.0f), x);
-    vec shifted = x * spread(1.44269504f) + shift;
-    vec n = shifted - shift;
-    vec r = x - n * spread(0.693359375f) + n * spread(2.12194440e-4f); /* ln 2 in two parts */
-    vec p = spread(1.0f / 5040);
-    p = p * r + spread(1.0f / 720);
-    p = p * r + spread(1.0f / 120);
-    p = p * r + spread(1.0f / 24);
-    p = p * r + spread(1.0f / 6);
-    p = p * r + spread(0.5f);
-    p = p * r + spread(1.0f);
-    p = p * r + spread(1.0f);
-    vec power = (vec)((ints)p + ((ints)shifted << 23)); /* n is in the low bits of shifted */
-    return choose(number, choose(tiny, spread(0.0f), power), given);
-}
-
-INLINE float largest(vec x) {
-#ifdef __AVX512F__
-    return _mm512_reduce_max_ps((__m512)x);
-#else
-    float top = x[0];
-    UNROLLED for (int i = 1; i < LANES; i++) top = x[i] > top ? x[i] : top;
-    return top;
-#endif
-}
-
-INLINE octet folded(vec x) {
-#ifdef __AVX512F__
-    return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
-           __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
-#else
-    return x;
-#endif
-}
-
-INLINE float total_of(vec x) {
-    octet eight = folded(x);
-    quad four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
-                __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
-    return (four[0] + four[2]) + (four[1] + four[3]);
-}
-
-/* The totals of four vectors. */
-INLINE quad totals(vec a, vec b, vec c, vec d) {
-    octet w = folded(a), x = folded(b), y = folded(c), z = folded(d);
-    octet wx = __builtin_shufflevector(w, x, 0, 8, 1, 9, 4, 12, 5, 13) +
-               __builtin_shufflevector(w, x, 2, 10, 3, 11, 6, 14, 7, 15);
-    octet yz = __builtin_shufflevector(y, z, 0, 8, 1, 9, 4, 12, 5, 13) +
-               __builtin_shufflevector(y, z, 2, 10, 3, 11, 6, 14, 7, 15);
-    octet all = __builtin_shufflevector(wx, yz, 0, 1, 8, 9, 4, 5, 12, 13) +
-                __builtin_shufflevector(wx, yz, 2, 3, 10, 11, 6, 7, 14, 15);
-    return __builtin_shufflevector(all, all, 0, 1, 2, 3) +
-           __builtin_shufflevector(all, all, 4, 5, 6, 7);
-}
-
-/* --- keys in place ---------------------------------------------------------------------------- */
-
-/* Dot products of R rows with four keys: scores[row * TILE + 0..3]. */
-INLINE void dots(const float *rows, int64_t dim, const char *const *keys, float *scores, int R,
-                 int bf16) {
-    vec sum[3][4];
-    UNROLLED for (int r = 0; r < R; r++)
-        UNROLLED for (int t = 0; t < 4; t++) sum[r][t] = spread(0);
-    for (int64_t d = 0; d < dim; d += LANES) {
-        vec key[4];
-        UNROLLED for (int t = 0; t < 4; t++) key[t] = fetch(keys[t], d, bf16);
-        UNROLLED for (int r = 0; r < R; r++) {
-            vec row = load(rows + r * dim + d);
-            UNROLLED for (int t = 0; t < 4; t++) sum[r][t] += row * key[t];
-        }
-    }
-    UNROLLED for (int r = 0; r < R; r++) {
-        quad four = totals(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-        memcpy(scores + r * TILE, &four, sizeof four);
-    }
-}
-
-/* Has four keys and values brought to the second cache; the first has no room for two tiles. */
-INLINE void prefetch(const struct call *c, const struct tile *tile, int64_t t) {
-    int64_t size = c->bf16 ? 2 : 4, stop = t + 4 < tile->n ? t + 4 : tile->n;
-    for (; t < stop; t++) {
-        for (int64_t b = 0; b < c->k_dim * size; b += 64) __builtin_prefetch(tile->keys[t] + b, 0, 2);
-        for (int64_t b = 0; b < c->v_dim * size; b += 64) __builtin_prefetch(tile->values[t] + b, 0, 2);
-    }
-}
-
-/* Scores of all rows with a tile's keys; those up to the next multiple of four repeat the last
- * one's. The tile worked on next is fetched meanwhile: of pages elsewhere no processor guesses it. */
-INLINE void score_in_place(const struct call *c, const float *rows, int64_t count,
-                           const struct tile *tile, const struct tile *next, float *scores,
-                           int bf16) {
-    int64_t dim = c->k_dim, last = tile->n - 1;
-    for (int64_t t = 0; t < tile->n; t += 4) {
-        const char *four[4];
-        for (int i = 0; i < 4; i++) four[i] = tile->keys[t + i < last ? t + i : last];
-        prefetch(c, next, t);
-        int64_t r = 0;
-        for (; r + 3 <= count; r += 3) dots(rows + r * dim, dim, four, scores + r * TILE + t, 3, bf16);
-        if (count - r == 2) dots(rows + r * dim, dim, four, scores + r * TILE + t, 2, bf16);
-        if (count - r == 1) dots(rows + r * dim, dim, four, scores + r * TILE + t, 1, bf16);
-    }
-}
-
-/* --- products --------------------------------------------------------------------------------- */
-
-/* factors [count, n], rows of n columns each by a pointer, out [count, width] += factors @ rows. */
-struct product {
-    const float *factors;
-    int64_t factors_stride;
-    const char *const *rows;
-    int64_t n;
-    float *out;
-    int64_t out_stride, width; /* width is a multiple of LANES */
-};
-
-/* Rows r..r+R-1 of the result, C * LANES columns from ``column`` on. */
-INLINE void block(const struct product *p, int64_t r, int64_t column, int R, int C, int bf16) {
-    const float *factors = p->factors + r * p->factors_stride;
-    float *out = p->out + r * p->out_stride + column;
-    vec sum[4][4];
-    UNROLLED for (int i = 0; i < R; i++)
-        UNROLLED for (int j = 0; j < C; j++) sum[i][j] = load(out + i * p->out_stride + j * LANES);
-    for (int64_t t = 0; t < p->n; t++) {
-        vec row[4];
-        UNROLLED for (int j = 0; j < C; j++) row[j] = fetch(p->rows[t], column + j * LANES, bf16);
-        UNROLLED for (int i = 0; i < R; i++) {
-            vec factor = spread(factors[i * p->factors_stride + t]);
-            UNROLLED for (int j = 0; j < C; j++) sum[i][j] += factor * row[j];
-        }
-    }
-    UNROLLED for (int i = 0; i < R; i++)
-        UNROLLED for (int j = 0; j < C; j++) store(out + i * p->out_stride + j * LANES, sum[i][j]);
-}
-
-/* All columns of R rows, as many at once as registers hold sums for. */
-INLINE void columns(const struct product *p, int64_t r, int R, int C, int bf16) {
-    int64_t column = 0;
-    for (; column + C * LANES <= p->width; column += C * LANES) block(p, r, column, R, C, bf16);
-    for (; column < p->width; column += LANES) block(p, r, column, R, 1, bf16);
-}
-
-INLINE void add_rows(const struct product *p, int64_t count, int bf16) {
-    int64_t r = 0;
-    for (; r + 4 <= count; r += 4) columns(p, r, 4, LANES == 16 ? 4 : 2, bf16);
-    if (count - r == 3) columns(p, r, 3, 4, bf16);
-    if (count - r == 2) columns(p, r, 2, 4, bf16);
-    if (count - r == 1) columns(p, r, 1, 4, bf16);
-}
-
-static void add_product(const struct product *p, int64_t count, int bf16) {
-    BY_TYPE(bf16, add_rows, p, count);
-}
-
-/* --- keys and values copied first ------------------------------------------------------------- */
-
-/* Eight elements of eight keys, transposed. */
-INLINE void transpose(const char *const *keys, int64_t d, float *to, int bf16) {
-    octet x[8], y[8], z[8];
-    UNROLLED for (int i = 0; i < 8; i++) {
-        float eight[8];
-        UNROLLED for (int j = 0; j < 8; j++) eight[j] = element(keys[i], d + j, bf16);
-        memcpy(&x[i], eight, sizeof eight);
-    }
-    UNROLLED for (int i = 0; i < 8; i += 2) {
-        y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-        y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-    }
-    UNROLLED for (int i = 0; i < 8; i += 4) UNROLLED for (int j = 0; j < 2; j++) {
-        z[i + j] = __builtin_shufflevector(y[i + j], y[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-        z[i + j + 2] = __builtin_shufflevector(y[i + j], y[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-    UNROLLED for (int i = 0; i < 4; i++) {
-        octet low = __builtin_shufflevector(z[i], z[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        octet high = __builtin_shufflevector(z[i], z[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-        memcpy(to + i * TILE, &low, sizeof low);
-        memcpy(to + (i + 4) * TILE, &high, sizeof high);
-    }
-}
-
-/* n keys as float32, [dim, TILE]; columns up to the next multiple of LANES repeat the last key. */
-INLINE void copy_keys(const char *const *keys, int64_t n, int64_t dim, float *to, int bf16) {
-    int64_t upto = (n + LANES - 1) / LANES * LANES;
-    for (int64_t t = 0; t < upto; t += 8) {
-        const char *eight[8];
-        for (int i = 0; i < 8; i++) eight[i] = keys[t + i < n ? t + i : n - 1];
-        int64_t d = 0;
-        for (; d + 8 <= dim; d += 8) transpose(eight, d, to + d * TILE + t, bf16);
-        for (; d < dim; d++)
-            for (int i = 0; i < 8; i++) to[d * TILE + t + i] = element(eight[i], d, bf16);
-    }
-}
-
-/* n values as float32, [n, width], zeros behind their dim elements. */
-INLINE void copy_values(const char *const *values, int64_t n, int64_t dim, int64_t width, float *to,
-                        int bf16) {
-    for (int64_t t = 0; t < n; t++) {
-        for (int64_t d = 0; d < dim; d++) to[t * width + d] = element(values[t], d, bf16);
-        for (int64_t d = dim; d < width; d++) to[t * width + d] = 0;
-    }
-}
-
-/* --- softmax ---------------------------------------------------------------------------------- */
-
-/* softcap * tanh(score / softcap): a series near 0, (1 - e^-2x) / (1 + e^-2x) further out. */
-INLINE vec capped(vec score, float softcap) {
-    vec x = score / spread(softcap), square = x * x;
-    vec near = x * (spread(1) - square * (spread(1.0f / 3) - square * (spread(2.0f / 15) -
-                    square * spread(17.0f / 315))));
-    vec size = choose(x < spread(0), -x, x), e = exponential(size * spread(-2));
-    vec far = (spread(1) - e) / (spread(1) + e);
-    far = choose(x < spread(0), -far, far);
-    return spread(softcap) * choose(size < spread(0.25f), near, far);
-}
-
-/* Turns a row's scores, -inf behind the last, into weights against its peak; sums before shrink. */
-static void soften(float *scores, int64_t n, float *out, int64_t width, float *peak, float *total) {
-    vec top = spread(*peak);
-    for (int64_t t = 0; t < n; t += LANES) {
-        vec x = load(scores + t);
-        top = choose(x > top, x, top);
-    }
-    float high = largest(top);
-    if (high > *peak) {
-        float shrink = expf(*peak - high);
-        for (int64_t d = 0; d < width; d += LANES) store(out + d, load(out + d) * spread(shrink));
-        *total *= shrink;
-        *peak = high;
-    }
-    vec sum = spread(0), against = spread(high == -INFINITY ? 0 : high);
-    for (int64_t t = 0; t < n; t += LANES) {
-        vec weight = exponential(load(scores + t) - against);
-        store(scores + t, weight);
-        sum += weight;
-    }
-    *total += total_of(sum);
-}
+#include "cpu_numbers.h"
+#include "cpu_products.h"
+#include "cpu_tiles.h"
+#include "cpu_softmax.h"
 
 /* --- a tile ----------------------------------------------------------------------------------- */
-
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-INLINE int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
 /* Whether so many rows work on keys and values where they lie. */
 INLINE int in_place(const struct call *c, int64_t rows) {
     return rows <= FEW && c->k_dim % LANES == 0 && c->v_dim % LANES == 0;
+}
+
+/* Whether many rows are multiplied by tiles. */
+INLINE int by_tiles(const struct call *c) {
+    return c->tiles && c->bf16 && c->k_dim % 32 == 0 && c->v_dim % 16 == 0;
 }
 
 /* Query rows that share a key/value head. */
@@ -528,6 +249,28 @@ static void tile_copied(const struct call *c, const struct piece *p, const struc
     add_values(c, p, t, &out, whole, 0);
 }
 
+#ifdef HAS_TILES
+/* The same by tiles, but for values that are not finite. */
+static void tile_multiplied(const struct call *c, const struct piece *p, const struct tile *t,
+                            const struct scratch *s, const struct sums *sums) {
+    int64_t count = p->upto - p->from;
+    int whole = sees_all(c, p, t->at, t->n);
+    copy_keys(t->keys, t->n, c->k_dim / 2, s->keys, 0); /* pairs of bfloat16, as they lie */
+    multiply_keys((const uint16_t *)s->rows, count, c->k_dim, s->keys, s->scores);
+    for (int64_t i = 0; i < count * TILE; i += LANES)
+        store(s->scores + i, load(s->scores + i) * spread((float)c->scale));
+    weigh(c, p, t, whole, s->scores, sums);
+    if (!all_finite(t->values, t->n, c->v_dim, 1)) {
+        struct product out = {s->scores, TILE, t->values, t->n, sums->out, c->v_dim, c->v_dim};
+        add_values(c, p, t, &out, whole, 1);
+        return;
+    }
+    pair_values(t->values, t->n, c->v_dim, s->values);
+    split_weights(s->scores, count, t->n);
+    multiply_values(s->scores, count, t->n, s->values, sums->out, c->v_dim);
+}
+#endif
+
 /* --- a piece ---------------------------------------------------------------------------------- */
 
 INLINE int64_t query_head(const struct call *c, const struct piece *p, int64_t row) {
@@ -539,8 +282,13 @@ INLINE int64_t token(const struct call *c, const struct piece *p, int64_t row) {
 }
 
 static void copy_queries(const struct call *c, const struct piece *p, float *rows) {
-    for (int64_t row = p->from; row < p->upto; row++, rows += c->k_dim) {
+    int as_they_are = by_tiles(c) && !in_place(c, p->upto - p->from);
+    for (int64_t row = p->from; row < p->upto; row++, rows += as_they_are ? c->k_dim / 2 : c->k_dim) {
         int64_t at = token(c, p, row) * c->query_token + query_head(c, p, row) * c->query_head;
+        if (as_they_are) {
+            memcpy(rows, (const uint16_t *)c->query + at, (size_t)c->k_dim * sizeof(uint16_t));
+            continue;
+        }
         for (int64_t d = 0; d < c->k_dim; d++)
             rows[d] = element(c->query, at + d, c->bf16) * (float)c->scale;
     }
@@ -554,6 +302,10 @@ static void walk(const struct call *c, const struct piece *p, int64_t low, int64
         find(c, p, at + TILE, most(0, least(TILE, high - at - TILE)), &tiles[!i]);
         if (in_place(c, p->upto - p->from))
             tile_in_place(c, p, &tiles[i], &tiles[!i], s, sums);
+#ifdef HAS_TILES
+        else if (by_tiles(c))
+            tile_multiplied(c, p, &tiles[i], s, sums);
+#endif
         else
             tile_copied(c, p, &tiles[i], s, sums);
     }
@@ -673,23 +425,28 @@ static void join(const struct call *c, const struct piece *p, float *memory) {
     write_out(c, p, &all);
 }
 
-/* One thread's memory, or NULL; ``s`` points into it. */
+/* One thread's memory, or NULL; ``s`` points into it. Rows are filled up to those of tiles, so that
+ * all parts but the last begin with a line of the cache. */
 static void *prepare(const struct call *c, int64_t most_rows, struct scratch *s) {
     int copies = !in_place(c, most_rows);
-    size_t points = copies ? (size_t)most(c->k_dim, TILE) : 0, rows = (size_t)most_rows;
+    s->most = (most_rows + SIDE - 1) / SIDE * SIDE;
+    size_t points = copies ? (size_t)most(c->k_dim, TILE) : 0, rows = (size_t)s->most;
     size_t queries = rows * (size_t)c->k_dim, scores = rows * TILE;
-    size_t sums = 2 * (size_t)sums_size(c, most_rows), keys = copies ? TILE * (size_t)c->k_dim : 0;
+    size_t sums = 2 * (size_t)sums_size(c, s->most), keys = copies ? TILE * (size_t)c->k_dim : 0;
     size_t values = copies ? TILE * (size_t)padded(c->v_dim) : 0;
     size_t floats = queries + scores + sums + keys + values;
-    void *memory = malloc(points * sizeof(char *) + floats * sizeof(float));
+    size_t bytes = points * sizeof(char *) + floats * sizeof(float);
+    float *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (!memory) return NULL;
-    s->most = most_rows;
-    s->points = memory; /* first, for its alignment */
-    s->rows = (float *)(s->points + points);
+    s->rows = memory;
     s->scores = s->rows + queries;
     s->sums = s->scores + scores;
     s->keys = s->sums + sums;
     s->values = s->keys + keys;
+    s->points = (const char **)(s->values + values);
+#ifdef HAS_TILES
+    if (copies && by_tiles(c)) shape_tiles();
+#endif
     return memory;
 }
 
@@ -728,6 +485,9 @@ int octavo_paged_attention(const struct call *c) {
 #pragma omp for
         for (int64_t i = 0; i < count; i++)
             if (apart && !failed && pieces[i].parts > 1) join(c, pieces + i, found + i * size);
+#ifdef HAS_TILES
+        if (memory && by_tiles(c)) _tile_release();
+#endif
         free(memory);
     }
     free(found);
@@ -735,32 +495,4 @@ int octavo_paged_attention(const struct call *c) {
     return failed;
 }
 
-/* --- new rows --------------------------------------------------------------------------------- */
-
-/* Rows of ``size`` elements, [tokens, heads], and the pages they belong to; strides count elements. */
-struct rows {
-    const char *new;
-    char *cache;
-    int64_t size, new_token, new_head, page, head, token;
-};
-
-/* What Python passes: a layer's keys and values, their pages and places there by token. */
-struct put {
-    const int64_t *pages, *offsets; /* [tokens] */
-    int64_t tokens, heads, bytes;   /* bytes of an element */
-    struct rows key, value;
-};
-
-static void put_rows(const struct put *p, const struct rows *r) {
-    for (int64_t t = 0; t < p->tokens; t++)
-        for (int64_t h = 0; h < p->heads; h++)
-            memcpy(r->cache + p->bytes * (p->pages[t] * r->page + h * r->head +
-                                          p->offsets[t] * r->token),
-                   r->new + p->bytes * (t * r->new_token + h * r->new_head),
-                   (size_t)(p->bytes * r->size));
-}
-
-void octavo_put_rows(const struct put *p) {
-    put_rows(p, &p->key);
-    put_rows(p, &p->value);
-}
+#include "cpu_put.h"

@@ -1,13 +1,14 @@
 """Paged attention by a C kernel that reads pages where they lie, compiled on first use.
 
 For decode on a CPU, above all: nothing is gathered, heads are never expanded, a window costs its
-window. Takes float32 and bfloat16 in either order; head-major pages are faster. `cpu.c`
-computes, `build` compiles it; this module passes addresses.
+window. Takes float32 and bfloat16 in either order; head-major pages are faster. Many queries of
+bfloat16 are multiplied by tiles where processor and Linux let it (AMX). `cpu.c` computes, `build`
+compiles it; this module passes addresses.
 """
 
 import ctypes
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,21 @@ KERNEL = Kernel("attention", _SOURCE, "octavo_paged_attention", "backend cpu")
 """The compiled kernel."""
 PUT = Kernel("attention", _SOURCE, "octavo_put_rows", "backend cpu")
 """What puts new keys and values where it reads them."""
+_TILES = Kernel("attention", _SOURCE, "octavo_attention_tiles", "backend cpu")
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Keys and values."""
 _FAR = 2**62
 """Positions are below it: a larger window sees no more, and sums with it stay in 64 bits."""
+
+
+@cache
+def has_tiles() -> bool:
+    """Whether the kernel multiplies bf16 by tiles here; asks Linux for it, once per process.
+
+    Raises:
+        UnsupportedModel: there is no kernel here.
+    """
+    return bool(_TILES.load()())
 
 
 class KernelCall(ctypes.Structure):
@@ -44,7 +56,7 @@ class KernelCall(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("key_page", "key_head", "key_token")),
         *((name, ctypes.c_int64) for name in ("value_page", "value_head", "value_token")),
         *((name, ctypes.c_int64) for name in ("window", "sink_tokens", "causal")),
-        *((name, ctypes.c_int64) for name in ("bf16", "threads")),
+        *((name, ctypes.c_int64) for name in ("bf16", "threads", "tiles")),
         *((name, ctypes.c_double) for name in ("scale", "softcap")),
     )
 
@@ -165,6 +177,7 @@ class CpuStep(TensorStep):
         to.causal, to.sink_tokens = given.causal, min(given.sink_tokens, _FAR)
         to.window = 0 if given.window is None else min(given.window, _FAR)
         to.bf16, to.threads = query.dtype == torch.bfloat16, torch.get_num_threads()
+        to.tiles = has_tiles()
         return to
 
 
@@ -255,10 +268,10 @@ class RowPut:
             heads=heads,
             bytes=new[0].itemsize,
         )
-        for part, each, cache in zip((to.key, to.value), new, caches, strict=True):
+        for part, each, into in zip((to.key, to.value), new, caches, strict=True):
             of_row, part.new_head, of_column, _ = each.stride()
             part.new_token, part.size = of_column if rows == 1 else of_row, each.shape[3]
-            part.page, part.head, part.token = strides(cache, self._order)
+            part.page, part.head, part.token = strides(into, self._order)
         return to
 
     def _takes(self, new: torch.Tensor, cache: torch.Tensor) -> bool:
