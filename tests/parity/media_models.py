@@ -347,6 +347,30 @@ FAMILIES |= {
         },
         _patches,
     ),
+    "Qwen4Exp": (
+        {
+            "text_config": TEXT
+            | MOE
+            | {
+                "num_hidden_layers": 4,
+                "rope_parameters": ROPE | {"mrope_interleaved": True, "partial_rotary_factor": 1.0},
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4,
+                "linear_key_head_dim": 8,
+                "linear_value_head_dim": 12,
+                "indexer_n_heads": 32,
+                "indexer_kv_heads": 1,
+                "indexer_head_dim": 16,
+                "indexer_budget": 4,
+                "indexer_compress_ratio": 2,
+                "hc_count": 2,
+                "hc_lowrank": 8,
+            },
+            "vision_config": GRID | {"num_position_embeddings": 16, "deepstack_visual_indexes": []},
+            **VISION_MARKS,
+        },
+        _patches,
+    ),
     "GotOcr2": (
         {
             "text_config": QWEN2,
@@ -483,3 +507,28 @@ def reference(model, ids, inputs):
     given = inputs or {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     found = model.generate(**given, max_new_tokens=NEW, do_sample=False)
     return found[0, ids.shape[1] :].tolist()
+
+
+def scored(model, prompt):
+    """What transformers answers: tokens, and how probable they were."""
+    found = model.generate(
+        **prompt,
+        max_new_tokens=NEW,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    tokens = found.sequences[0, prompt["input_ids"].shape[1] :]
+    logits = torch.cat(found.logits).log_softmax(-1)
+    return tokens.tolist(), logits.gather(1, tokens[:, None])[:, 0]
+
+
+def agree(expected, requests):
+    """Whether requests have the tokens of generate(), as probable as there."""
+    return all(
+        tokens == request.output
+        and torch.allclose(
+            logprobs, torch.tensor([each.logprob for each in request.logprobs]), atol=2e-5
+        )
+        for (tokens, logprobs), request in zip(expected, requests, strict=True)
+    )

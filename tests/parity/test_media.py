@@ -23,7 +23,7 @@ model_of = once(media_models.model_of)
 def engine_of(model, pages=60, **options):
     """An engine of pages of 4 tokens."""
     spec = octavo.ModelSpec.from_config(model.config.to_dict())
-    made = {"page_size": 4, "dtype": "fp32", "order": "head"}
+    made = {"page_size": 4, "dtype": "fp32", "order": "head", "indexer_dtype": "fp32"}
     memory = octavo.memory_for(spec, sequences=1, length=4 * pages, **made)
     return Engine(model, octavo.plan(spec, memory, **made), **options)
 
@@ -72,6 +72,20 @@ def test_answers_of_generate(family):
         assert expected[0] == again.output
         assert again.cached_tokens >= 4
         engine.cache.check()
+
+
+@pytest.mark.parametrize("family", ["GotOcr2", "Qwen4Exp"])
+def test_rows_by_themselves(family):
+    """Tokens are as probable as in generate(), where each row has a pass of its own."""
+    model = model_of(family)
+    prompts = [media_models.picture(family, *size) for size in ((5, 4, 1), (9, 9, 7))]
+    expected = [media_models.scored(model, each) for each in prompts]
+    told = SamplingParams(max_tokens=5, logprobs=0)
+    for most in (99, 7):
+        with engine_of(model, max_step_tokens=most) as engine:
+            requests = [engine.submit(ids_of(each), told, inputs=each) for each in prompts]
+            engine.run()
+            assert media_models.agree(expected, requests)
 
 
 @pytest.mark.parametrize("family", ["Llava", "Qwen3VL"])

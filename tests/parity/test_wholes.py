@@ -5,7 +5,8 @@ from functools import cache as once
 import media_models
 import pytest
 import torch
-from media_models import IMAGE
+from media_models import IMAGE, agree
+from media_models import scored as by_generate
 
 import octavo
 from octavo.engine import Engine, SamplingParams
@@ -43,31 +44,6 @@ def asking(prompt, text):
         kinds = prompt["token_type_ids"], torch.zeros_like(more)
         longer["token_type_ids"] = torch.cat(kinds, 1)
     return prompt | longer
-
-
-def by_generate(model, prompt):
-    """What transformers answers: tokens, and how probable they were."""
-    found = model.generate(
-        **prompt,
-        max_new_tokens=5,
-        do_sample=False,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    tokens = found.sequences[0, prompt["input_ids"].shape[1] :]
-    logits = torch.cat(found.logits).log_softmax(-1)
-    return tokens.tolist(), logits.gather(1, tokens[:, None])[:, 0]
-
-
-def agree(expected, requests):
-    """Whether requests have the tokens of generate(), as probable as there."""
-    return all(
-        tokens == request.output
-        and torch.allclose(
-            logprobs, torch.tensor([each.logprob for each in request.logprobs]), atol=2e-5
-        )
-        for (tokens, logprobs), request in zip(expected, requests, strict=True)
-    )
 
 
 def ask(engine, *prompts):

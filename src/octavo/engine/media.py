@@ -21,7 +21,7 @@ from octavo.cache.identity import Media
 from octavo.cache.step import Step
 from octavo.checkpoints.failures import first_line
 from octavo.checks import Ints
-from octavo.engine.rows import Pass, places_of
+from octavo.engine.rows import Pass, RowCache, places_of
 from octavo.engine.wholes import Seen, seen_of
 from octavo.errors import IdentityError, UnsupportedModel, uncopied
 
@@ -290,7 +290,7 @@ class _Placed:
         model: Any,
         seen: Seen | None,
     ) -> None:
-        device, self._seen = model.device, seen
+        device, self._seen, self._first = model.device, seen, encoded[0]
         self._kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None)
         axes = max(each.positions.shape[0] for each in encoded if each is not None)
         at = torch.from_numpy(positions.astype(np.int64)).to(device)
@@ -329,8 +329,11 @@ class _Placed:
             mask[0, self._places] = True
             changed["visual_pos_masks"] = mask
             changed["deepstack_visual_embeds"] = [torch.cat(d) for d in self._deep.values()]
+        cache = keywords.get("cache")
+        if isinstance(cache, RowCache) and self._first is not None:
+            cache.count_by(self._first.positions_at(torch.arange(int(self._at[0])).to(self._at)))
         if self._seen is not None:
-            changed["attention_mask"] = self._seen.masks(self._at, keywords["cache"], self._kinds)
+            changed["attention_mask"] = self._seen.masks(self._at, cache, self._kinds)
         return args, keywords | changed
 
 

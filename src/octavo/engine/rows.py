@@ -154,6 +154,13 @@ class RowCache(StateCache):
         real = np.arange(context + ahead)[None] < context
         self._row.now = ModelPass(step, first, first, real, past, places, paged)
 
+    def count_by(self, axes: torch.Tensor) -> None:
+        """Say what rotations count the row's tokens before the pass by, int64[axes, past]. O(1).
+
+        The last three of several axes are those of time, height and width.
+        """
+        self._row.open_pass().axes = axes[-3:, None] if len(axes) > 1 else None
+
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -229,10 +229,13 @@ class IndexedLayer(TokenLayer):
 
     @property
     def indexer_position_ids(self) -> torch.Tensor | None:
-        """[3, B, columns before the pass], a text's positions on the three axes of Qwen 4's."""
+        """[3, B, columns before the pass], positions on the three axes of Qwen 4's."""
         now = self.rows.open_pass()
         if not now.past:
             return None
+        if now.axes is not None:
+            axes: torch.Tensor = now.axes
+            return axes
         positions = torch.from_numpy(now.positions[:, : now.past])
         return positions.to(self.index.device).expand(3, -1, -1)
 

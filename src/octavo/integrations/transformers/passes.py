@@ -30,6 +30,8 @@ class ModelPass:
             all of them, one after another.
         paged: the same as the layers write and read it; set by the cache.
         attends: whether the model attends by octavo's own attention.
+        axes: int64[axes, B, past], what rotations count columns before this pass by; None: their
+            positions.
         indices: where columns lie, by shape of a layer; for `ColumnReader`.
         done: whether the model has run.
         thread: that runs it.
@@ -43,6 +45,7 @@ class ModelPass:
     places: Index | None
     paged: Any = None
     attends: bool = False
+    axes: Any = None
     indices: dict[Any, Any] = field(default_factory=dict)
     done: bool = False
     thread: int = field(default_factory=get_ident)
