@@ -8,7 +8,6 @@ from collections.abc import Sequence as Items
 from itertools import count
 from math import isfinite
 
-import numpy as np
 import torch
 
 from octavo.cache.identity import Salt
@@ -35,7 +34,7 @@ def with_scores(step: Step, requests: Items[Request]) -> Step:
     """
     rows = [row for row, past in enumerate(step.past.tolist()) if _scores(requests[row], past)]
     wants = step.counts > 0
-    if not rows and np.array_equal(wants, step.wants_token):
+    if not rows and wants.tolist() == step.wants_token.tolist():
         return step
     known = step.known.copy()
     known[rows] = step.past[rows] + 1
@@ -77,8 +76,9 @@ def note_scores(
 
 def _scores(request: Request, past: int) -> bool:
     """Whether a request that has computed ``past`` tokens is to be told of those that follow."""
-    first = request is request.samples[0]  # samples share their prompt
-    return first and request.scores is not None and past < request.prompt_tokens - 1
+    if request.scores is None or request is not request.samples[0]:  # samples share their prompt
+        return False
+    return past < request.prompt_tokens - 1
 
 
 def _tell(request: Request, past: int, logits: torch.Tensor) -> None:

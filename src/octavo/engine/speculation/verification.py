@@ -5,6 +5,7 @@ sampling one by one, whatever was guessed. Knows logits and requests; no pages.
 """
 
 from collections.abc import Sequence as Items
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from octavo.cache.step import Step
 from octavo.checks import Ints
 from octavo.engine.request import Request
 from octavo.engine.runner import draft_counts
-from octavo.engine.sampling import Choice, Sampler, sample_rows
+from octavo.engine.sampling import Choice, Row, Sampler, sample_rows
 from octavo.errors import SamplingError
 
 Found = list[list[Choice] | Exception]
@@ -50,8 +51,7 @@ def sample_accepted(
 
     Cost: one `sample_rows` for each guess accepted.
     """
-    counts = np.array([len(each) for each in drafts], np.int64) + 1
-    places = (counts.cumsum() - counts).tolist()
+    places = list(accumulate((1 + len(each) for each in drafts), initial=0))
     found: list[Any] = [[] for _ in requests]
     rows = list(range(len(requests)))
     while rows:
@@ -72,7 +72,7 @@ def sample_accepted(
     return found
 
 
-def _ends(row: DraftedRow) -> bool:
+def _ends(row: Row) -> bool:
     """Whether nothing follows a row's last token. O(new tokens)."""
     matcher, output = row.sampler.matcher, row.output
     if output[-1] in row.sampler.params.stop_token_ids:
@@ -83,19 +83,23 @@ def _ends(row: DraftedRow) -> bool:
         return True
 
 
-def _row(request: Request, choices: list[Choice]) -> DraftedRow:
-    output = [*request.output, *(each.token for each in choices)] if choices else request.output
+def _row(request: Request, choices: list[Choice]) -> Row:
+    if not choices:
+        return request
+    output = [*request.output, *(each.token for each in choices)]
     return DraftedRow(request.prompt_token_ids, output, request.sampler)
 
 
 def accepted(step: Step, found: Found) -> tuple[Any, Any]:
     """What `Cache.commit` is told of a step: (flat ids, how many of each row), positions kept.
 
-    Where a sampler raised, the row learns nothing.
+    Where a sampler raised, the row learns nothing. None of the latter where nothing was guessed.
     """
     rows = [choices if isinstance(choices, list) else [] for choices in found]
     counts = np.zeros(len(step.counts), np.int32)
-    counts[step.sample] = [len(choices) for choices in rows]
-    kept = step.counts - draft_counts(step) + np.maximum(counts - 1, 0)
-    flat = np.fromiter((choice.token for choices in rows for choice in choices), np.int32)
-    return (flat, counts), kept
+    counts[step.wants_token] = [len(choices) for choices in rows]
+    flat = np.array([choice.token for choices in rows for choice in choices], np.int32)
+    drafts = draft_counts(step)
+    if not drafts.any():
+        return (flat, counts), None
+    return (flat, counts), step.counts - drafts + np.maximum(counts - 1, 0)
