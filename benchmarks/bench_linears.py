@@ -20,7 +20,7 @@ import torch
 from machine import machine_line
 from torch.nn.functional import linear
 
-from octavo.engine.linears import PlainLinear, QuantisedLinear, Together, has_tiles
+from octavo.engine.linears import PlainLinear, QuantisedLinear, Together, has_tiles, quantised
 
 WIDTH, WITHIN, KEYS, VOCABULARY, BLOCKS = 576, 1_536, 192, 49_152, 30
 GROUPS = [
@@ -52,13 +52,13 @@ def kernel(kind: str, groups: list[list[torch.nn.Linear]]) -> tuple[list[Togethe
     if kind in ("fp32", "bf16"):
         plain = [[PlainLinear(module) for module in group] for group in groups]
         return list(map(taken, plain)), sum(m.weight.nbytes for g in groups for m in g)
-    layers = [
-        [
-            QuantisedLinear(m, "int4" if kind == "int4" and m.out_features < VOCABULARY else "int8")
-            for m in group
-        ]
+    bits = {
+        m: "int4" if kind == "int4" and m.out_features < VOCABULARY else "int8"
         for group in groups
-    ]
+        for m in group
+    }
+    found = quantised(bits)
+    layers = [[found[m] for m in group] for group in groups]
     return list(map(taken, layers)), sum(layer.nbytes for each in layers for layer in each)
 
 

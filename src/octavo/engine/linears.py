@@ -10,7 +10,7 @@ known here, no steps and no families of models.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from torch.nn.functional import linear
 from octavo.attention.kernels.build import Kernel
 from octavo.checkpoints.processor import fast_dtype
 from octavo.engine.elementwise import is_in_memory
+from octavo.engine.large_pages import LargePages, whole_lines
 from octavo.engine.recorder import recorder
 from octavo.engine.takeover import Takeover
 from octavo.errors import PlanError, UnsupportedModel, uncopied
@@ -111,19 +112,20 @@ class Linears(Takeover):
         found = [module for module in model.modules() if _is_plain(module)]
         if found and KERNEL.why_not():
             found = []
-        self._layers: dict[Any, PlainLinear | QuantisedLinear]
+        self._layers: Mapping[Any, PlainLinear | QuantisedLinear]
         if quantise is None:
             self._layers = {module: PlainLinear(module) for module in found}
         else:
             head = model.get_output_embeddings()
-            self._layers = {
-                module: QuantisedLinear(module, "int8" if module is head else quantise)
+            bits: dict[Any, Quantisation] = {
+                module: "int8" if module is head else quantise
                 for module in found
                 if module.in_features % GROUP == 0
             }
-            if not self._layers:
+            if not bits:
                 why = f"it has no linear layers on a CPU of a multiple of {GROUP} inputs"
                 raise UnsupportedModel("quantised weights", why)
+            self._layers = quantised(bits)
         self._together = list(map(Together, self._groups()))
         self._forwards |= {
             module: partial(together.compute, number)
@@ -255,6 +257,25 @@ class QuantisedLinear:
     def nbytes(self) -> int:
         """Bytes of weights and scales."""
         return self.weight.nbytes
+
+
+def quantised(bits: Mapping[torch.nn.Linear, Quantisation]) -> dict[Any, QuantisedLinear]:
+    """Layers by their modules, with weights of so many bits, all in one piece of memory.
+
+    One is rounded at a time, so that no more is held than stays. O(weights).
+    """
+    pages = LargePages(sum(whole_lines(_nbytes(module, each)) for module, each in bits.items()))
+    layers = {}
+    for module, each in bits.items():
+        layers[module] = layer = QuantisedLinear(module, each)
+        layer.weight = pages.place(layer.weight)
+    return layers
+
+
+def _nbytes(module: torch.nn.Linear, bits: Quantisation) -> int:
+    """Bytes of a layer's weights and scales with so many bits."""
+    tiles, groups = -(-module.out_features // TILE), module.in_features // GROUP
+    return tiles * groups * TILE * {"int8": GROUP + 4, "int4": GROUP // 2 + 8}[bits]
 
 
 def _version(weight: torch.Tensor) -> tuple[int, int]:
