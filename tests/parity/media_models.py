@@ -388,6 +388,37 @@ FAMILIES |= {
         },
         _square(4),
     ),
+    "Gemma4": (
+        {
+            "text_config": TEXT
+            | {
+                "layer_types": ["sliding_attention", "full_attention"],
+                "sliding_window": 6,
+                "hidden_size_per_layer_input": 0,
+                "vocab_size_per_layer_input": 97,
+                "num_kv_shared_layers": 0,
+                "global_head_dim": 32,
+                "use_bidirectional_attention": "vision",
+            },
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+                "patch_size": 2,
+                "pooling_kernel_size": 2,
+                "position_embedding_size": 16,
+            },
+            "audio_config": None,
+        },
+        (
+            {"image_position_ids": torch.tensor([[[x, y] for y in range(4) for x in range(4)]])},
+            (1, 16, 12),
+            4,
+        ),
+    ),
     "PaliGemma": (
         {
             "text_config": {"model_type": "gemma"} | TEXT,
@@ -398,7 +429,7 @@ FAMILIES |= {
     ),
 }
 
-WHOLE = ("Gemma3", "PaliGemma")
+WHOLE = ("Gemma3", "Gemma4", "PaliGemma")
 """Those whose pictures, or prompts, are seen as a whole."""
 
 
@@ -434,6 +465,8 @@ def picture(family, before, after, seed=1):
     ids = torch.cat([texts[0], marks[0], places, marks[1], texts[1]], dim=1)
     found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if "image_grid_thw" in more and family not in ("Exaone4_5_", "VideoLlama3"):
+        found["mm_token_type_ids"] = (ids == IMAGE).long()
+    if family == "Gemma4":
         found["mm_token_type_ids"] = (ids == IMAGE).long()
     if family == "Gemma3":
         found["token_type_ids"] = (ids == IMAGE).long()

@@ -129,6 +129,23 @@ def test_pages_are_shared_up_to_the_picture_that_differs(family):
     assert len({tuple(answer) for answer in expected}) > 1
 
 
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen3VL"])
+def test_pages_are_of_one_kind_of_positions(family):
+    """A picture that is counted as text is another to whoever comes behind it."""
+    model = model_of(family)
+    picture = media_models.picture(family, 5, 9)
+    text = picture | {"mm_token_type_ids": torch.zeros_like(picture["mm_token_type_ids"])}
+    expected = [media_models.scored(model, each) for each in (picture, text)]
+    told = SamplingParams(max_tokens=5, logprobs=0)
+    with engine_of(model) as engine:
+        requests = []
+        for each in (picture, text):
+            requests.append(engine.submit(ids_of(each), told, inputs=each))
+            engine.run()
+    assert media_models.agree(expected, requests)
+    assert [0, 4] == [each.cached_tokens for each in requests]
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

@@ -28,9 +28,8 @@ from octavo.errors import IdentityError, UnsupportedModel, uncopied
 _IDS = ("input_ids", "attention_mask")  # of a processor's result; the prompt says them already
 _PLACES = re.compile(r"(image|video|audio|media)_token_(id|index)")
 _KNOWN = ("inputs_embeds", "position_ids", "attention_mask", "input_ids", "cache")
-_BY_MEDIUM = {"pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids"} | {
-    "token_type_ids"  # they say what is seen as a whole
-}
+_BY_MEDIUM = {"pixel_values", "image_grid_thw", "image_sizes"}
+_TYPES = ("mm_token_type_ids", "token_type_ids")  # what positions and masks have come of
 _DEEP = ("visual_pos_masks", "deepstack_visual_embeds")  # of Qwen3-VL: added behind first layers
 
 
@@ -88,18 +87,19 @@ class MediaPrompt:
     @cached_property
     def extra(self) -> list[Media]:
         """What pages of the prompt depend on beside its tokens; it must be encoded. O(bytes)."""
-        seen = self.encoded.seen if self.encoded else None
-        together = self._media if seen is None else seen.together
-        runs = _runs(self.places | together)
-        if np.array_equal(self.places | together, self._media):
-            digests = _digests(self.tensors, len(runs))
-        else:  # of what stands beside media, too
-            ids = {"input_ids": torch.from_numpy(self.ids)}
-            digests = [digest_of(self.tensors | ids)] * len(runs)
+        assert self.encoded is not None
+        seen, placed = self.encoded.seen, {"positions": self.encoded.positions}
         if seen is not None:
-            sights = [digest_of({"until": seen.until[a:b] - a}) for a, b in runs]
-            digests = [f"{each} {sight}" for each, sight in zip(digests, sights, strict=True)]
-        return [Media(digest, *run) for digest, run in zip(digests, runs, strict=True)]
+            placed |= {str(kind): each.until for kind, each in seen.by_kind.items()}
+        there = self.places if seen is None else self.places | seen.together
+        runs, tensors = _runs(there), {k: v for k, v in self.tensors.items() if k not in _TYPES}
+        if np.array_equal(there, self._media):
+            digests = _digests(tensors, len(runs))
+        else:  # of what stands beside media, too
+            digests = [digest_of(tensors | {"input_ids": torch.from_numpy(self.ids)})] * len(runs)
+        places = [digest_of({k: v[..., a:b] for k, v in placed.items()}) for a, b in runs]
+        found = zip(digests, places, runs, strict=True)
+        return [Media(f"{digest} {place}", *run) for digest, place, run in found]
 
     def ahead(self, past: int, end: int) -> Ints | None:
         """The ids of the tokens from ``end`` on that those of ``past..end-1`` see. O(tokens).

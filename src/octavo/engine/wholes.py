@@ -1,9 +1,9 @@
 """Tokens that see later ones: pictures and prefixes that a decoder sees as a whole.
 
-In Gemma 3 the tokens of a picture see each other, in PaliGemma those of a whole prompt. A chunk of
-such a prompt that ends within a picture is computed with the tokens up to the picture's end ahead
-of it, for the sake of their keys; these are computed anew in the chunk that has them. Knows masks
-and positions; no models and no pages.
+In Gemma 3 and 4 the tokens of a picture see each other, in PaliGemma those of a whole prompt. A
+chunk that ends within a picture is computed with the tokens up to the picture's end ahead of it,
+for the sake of their keys; these are computed anew in the chunk that has them. Knows masks and
+positions; no models and no pages.
 """
 
 from collections.abc import Mapping
@@ -18,24 +18,39 @@ from octavo.errors import UnsupportedModel
 _WINDOWED = "sliding_attention"
 
 
-class Seen(NamedTuple):
-    """What the tokens of one prompt of n see: all from a window's first up to an end of their own.
+class Stretch(NamedTuple):
+    """What the tokens of one prompt of n see in layers of one kind.
 
     Attributes:
         until: int64[n], the first position behind those that each token sees.
-        windows: by kind of layer, as the decoder takes masks, the window or None; for a decoder
-            that takes one mask for all layers of the kind None.
-        dtype: of its masks; of other than bool they are added to scores.
+        window: how many positions up to itself a token sees; None: all.
     """
 
     until: torch.Tensor
-    windows: dict[str | None, int | None]
+    window: int | None
+
+
+class Seen(NamedTuple):
+    """What the tokens of one prompt see, where some see later ones.
+
+    Attributes:
+        by_kind: by kind of layer, as a decoder takes masks; of one that takes one mask for all
+            layers the kind is None.
+        dtype: of its masks; of other than bool they are added to scores.
+    """
+
+    by_kind: dict[str | None, Stretch]
     dtype: torch.dtype
+
+    @property
+    def until(self) -> torch.Tensor:
+        """int64[n], the first position behind those that each token sees in any layer. O(n)."""
+        return torch.stack([each.until for each in self.by_kind.values()]).amax(0)
 
     def ahead(self, past: int, end: int) -> int | None:
         """How many tokens from ``end`` on those of ``past..end-1`` see; None: none sees later ones.
 
-        O(tokens).
+        O(n).
         """
         until = self.until[past:end]
         if not bool((until > torch.arange(past, past + len(until)) + 1).any()):
@@ -45,10 +60,10 @@ class Seen(NamedTuple):
     @property
     def together(self) -> NDArray[np.bool_]:
         """bool[n], tokens that see later ones or are seen by earlier ones. O(n)."""
-        n = len(self.until)
-        before = torch.cat([self.until.new_zeros(1), self.until.cummax(0).values[:-1]])
-        at = torch.arange(n)
-        return ((self.until > at + 1) | (before > at)).numpy()
+        until = self.until
+        before = torch.cat([until.new_zeros(1), until.cummax(0).values[:-1]])
+        at = torch.arange(len(until))
+        return ((until > at + 1) | (before > at)).numpy()
 
     def masks(self, at: torch.Tensor, cache: Any, kinds: list[str] | None) -> Any:
         """What hides the rest from a decoder: a mask [1, 1, q, columns], or one by kind of layer.
@@ -61,12 +76,12 @@ class Seen(NamedTuple):
         Cost: O(q columns).
         """
         masks = {}
-        for kind, window in self.windows.items():
+        for kind, (until, window) in self.by_kind.items():
             layer = 0 if kind is None or kinds is None else kinds.index(kind)
             columns, first = cache.get_mask_sizes(len(at), layer)
             key = torch.arange(first, first + columns, device=at.device)
-            until = self.until.to(at.device)
-            ends = torch.where(at < len(until), until[at.clamp(max=len(until) - 1)], at + 1)
+            mine = until.to(at.device)
+            ends = torch.where(at < len(mine), mine[at.clamp(max=len(mine) - 1)], at + 1)
             shown = _shown(at, key, ends, window)[None, None]
             masks[kind] = shown if self.dtype == torch.bool else _added(shown, self.dtype)
         return masks.get(None, masks)
@@ -84,29 +99,33 @@ def seen_of(masks: Any, window: int | None) -> Seen | None:
 
     Cost: O(masks).
     """
-    by_kind = masks if isinstance(masks, Mapping) else {None: masks}
-    given = {kind: _square(each) for kind, each in by_kind.items() if each is not None}
-    squares = {kind: each for kind, each in given.items() if each is not None}
-    if not any(bool(each.triu(1).any()) for each in squares.values()):
+    given = masks if isinstance(masks, Mapping) else {None: masks}
+    squares = {kind: _square(each) for kind, each in given.items()}
+    wholes = [k for k, each in squares.items() if each is not None and bool(each.triu(1).any())]
+    if not wholes:
         return None
-    if len(squares) < len(by_kind):
-        raise UnsupportedModel("inputs", "its pictures are seen as a whole in some layers alone")
-    ends = [len(each) - each.flip(-1).byte().argmax(-1) for each in squares.values()]
-    until = torch.stack(ends).amax(0)
-    at = torch.arange(len(until), device=until.device)
-    windows = {kind: window if kind == _WINDOWED else None for kind in squares}
+    by_kind = {}
     for kind, shown in squares.items():
-        if not torch.equal(shown, _shown(at, at, until, windows[kind])):
-            raise UnsupportedModel("inputs", "what is seen as a whole is no stretch of tokens")
-    return Seen(until.cpu(), windows, next(iter(by_kind.values())).dtype)
+        mine = window if kind == _WINDOWED else None
+        if shown is None:
+            until = torch.arange(1, len(squares[wholes[0]]) + 1)  # type: ignore[arg-type]
+        else:
+            until = len(shown) - shown.flip(-1).byte().argmax(-1)
+            at = torch.arange(len(until), device=until.device)
+            if not torch.equal(shown, _shown(at, at, until, mine)):
+                raise UnsupportedModel("inputs", "what is seen as a whole is no stretch of tokens")
+        by_kind[kind] = Stretch(until.cpu(), mine)
+    return Seen(by_kind, given[wholes[0]].dtype)
 
 
 def _square(mask: Any) -> torch.Tensor | None:
-    """bool[n, n], what is shown; None: a mask [1, n] of all.
+    """bool[n, n], what is shown; None: what is before each token, and itself.
 
     Raises:
         UnsupportedModel: it hides a prompt's first tokens, or is no mask.
     """
+    if mask is None:
+        return None
     if not isinstance(mask, torch.Tensor):
         raise UnsupportedModel("inputs", f"the mask for media is a {type(mask).__name__}")
     shown = mask if mask.dtype == torch.bool or mask.ndim == 2 else mask == 0
