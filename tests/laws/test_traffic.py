@@ -2,10 +2,13 @@
 
 import pytest
 
+from octavo.cache.cache import Cache
+from octavo.scheduling.host import HostPages
 from octavo.scheduling.order import Order
 from octavo.scheduling.scheduler import Scheduler
 from octavo.testing import ModelStore, traffic
 from octavo.testing.__main__ import main
+from octavo.testing.hosting import MockCopier
 
 REQUESTS = 600
 GUESSED = ("drafts guessed", "drafts accepted", "lookups guessed", "lookups accepted")
@@ -13,10 +16,10 @@ GUESSED = ("drafts guessed", "drafts accepted", "lookups guessed", "lookups acce
 
 def test_traffic():
     """Some hundred requests on all kinds of pools; everything that may happen does."""
-    counts = traffic(REQUESTS, seed=7)
+    counts = traffic(REQUESTS, seed=5)
     wanted = ("finished", "cancelled", "deadline", "failed", "refused", "forked", "forked later")
 
-    more = ("preemptions", "cached", *GUESSED)
+    more = ("preemptions", "restored", "cached", *GUESSED)
     assert [] == [what for what in (*wanted, *more) if not counts[what]]
     children = counts["forked"] + counts["forked later"]
     assert REQUESTS + children == sum(counts[what] for what in wanted[:5])
@@ -42,13 +45,16 @@ PREEMPT_LAST = Scheduler._preempt_last
         (ModelStore, "copy", _lazy, "holds something else"),
         (Scheduler, "_preempt_last", _first, "the first was preempted"),
         (Order, "late", lambda self, now: [], "late"),
+        (MockCopier, "fill", lambda *_: None, "holds something else"),
+        (Cache, "slide", lambda *_: None, "holds something else"),
+        (HostPages, "drop", lambda *_: None, "saved of one that runs"),
     ],
 )
 def test_traffic_notices(monkeypatch, kind, name, broken, message):
     """What is broken on purpose is found."""
     monkeypatch.setattr(kind, name, broken)
     with pytest.raises(AssertionError, match=message):
-        traffic(2000, seed=7)
+        traffic(2000, seed=5)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from attention_models import BY_ROWS, CONFIGS, model_of
 
 import octavo
-from octavo.engine import Engine, SamplingParams
+from octavo.engine import Engine, HostMemory, SamplingParams
 from octavo.engine.rows import rows_of
 from octavo.integrations.transformers import attention, models
 from octavo.integrations.transformers.models import why_by_rows
@@ -64,6 +64,21 @@ def test_tokens_of_generate(family, poison, order):
         if not any(getattr(kind, "chunk", None) for _, kind in engine.cache.plan.spec.kinds()):
             assert [4, 16, 20, 0] == [each.cached_tokens for each in again]
     assert expected[0] == reference(model, prompts()[0])
+
+
+def test_tokens_copied_back_at_every_step(family):
+    """The last that runs loses its pages, latents and an indexer's keys too, to host memory."""
+    model, expected = family
+    host = HostMemory("64MiB", copy_rate=1e15, prefill_rate=1e-3)  # copying always pays
+    with Engine(model, plan_for(model), max_step_tokens=9, host=host) as engine:
+        requests = [engine.submit(prompt, GREEDY) for prompt in prompts()]
+        while engine.step():
+            if len(engine._core.scheduler.running) > 1:
+                engine._core.scheduler._preempt_last()
+            engine.cache.check()
+
+        assert engine.stats.restored_tokens > 0
+    assert expected == [request.output for request in requests]
 
 
 def test_random_tokens_vary(family):

@@ -11,7 +11,7 @@ from encoder_models import BART, FAMILIES, START, text
 from transformers import GenerationMixin
 
 import octavo
-from octavo.engine import Engine, SamplingParams
+from octavo.engine import Engine, HostMemory, SamplingParams
 from octavo.errors import IdentityError, NeverFits, PlanError, UnsupportedModel
 
 GREEDY = SamplingParams(max_tokens=6)
@@ -75,6 +75,23 @@ def test_answers_when_preempted(family):
     with engine_of(model, pages=6, prefix=False, watermark=0) as engine:
         assert expected == answers(engine, asked)
         engine.cache.check()
+
+
+@pytest.mark.parametrize("family", ["Bart", "T5", "Whisper"])
+def test_answers_copied_back_at_every_step(family):
+    """The last that runs loses its pages to host memory, those of its source too."""
+    model, asked = model_of(family), asked_of(family)
+    expected = [by_generate(model, *each) for each in asked]
+    host = HostMemory("64MiB", copy_rate=1e15, prefill_rate=1e-3)  # copying always pays
+    with engine_of(model, max_step_tokens=4, prefix=False, host=host) as engine:
+        requests = [engine.submit(start, GREEDY, inputs=source) for start, source in asked]
+        while engine.step():
+            if len(engine._core.scheduler.running) > 1:
+                engine._core.scheduler._preempt_last()
+            engine.cache.check()
+
+        assert engine.stats.restored_tokens > 0
+    assert expected == [request.output for request in requests]
 
 
 def test_rows_that_stand_alike_run_together():

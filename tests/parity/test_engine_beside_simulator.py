@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import octavo
-from octavo.engine import Engine, SamplingParams
+from octavo.engine import Engine, HostMemory, SamplingParams
 from octavo.scheduling import Scheduler
 from octavo.simulation import Setting, TimeModel, Trace, TraceRequest, serve
 
@@ -37,6 +37,8 @@ MODELS = {
 }
 PAGE = 4
 A_SECOND = TimeModel(step_seconds=1.0, prefill_rate=1e300, decode_rate=1e300)
+COPIED = HostMemory("64MiB", copy_rate=1e15, prefill_rate=1e-3)
+FREE = {"host_memory": 2**20, "prefill_rate": 1e22, "copy_rate": 1e300}
 LIMITS = {"max_step_tokens": 20, "max_sequences": 6}
 SETTINGS = {
     "room for all": {},
@@ -47,8 +49,14 @@ SETTINGS = {
     "slru": {"tokens": 100, "policy": "slru"},
     "short steps": {"tokens": 140, "max_step_tokens": 6},
     "long steps, all at once": {"tokens": 84, "max_step_tokens": 512, "at_once": True},
+    "copies, all at once": {"tokens": 84, "at_once": True} | FREE,
+    "room for some copies": {"tokens": 84, "at_once": True} | FREE | {"host_memory": 20_000},
+    # of full pages, whose tokens have 512 bytes, two copies take a little less than computing
+    "copies that hardly pay": {"tokens": 84, "at_once": True} | FREE | {"copy_rate": 1.05e25},
 }
-PREEMPTING = ("scarce", "no watermark, all at once", "slru", "long steps, all at once")
+COPYING = ("copies, all at once", "room for some copies")
+PREEMPTING = ("scarce", "no watermark, all at once", "slru", "long steps, all at once", *COPYING)
+PREEMPTING += ("copies that hardly pay",)
 
 
 def _requests():
@@ -137,8 +145,13 @@ def _by_number(turns, number):
 
 
 def _run_engine(model, plan, options, *, at_once):
-    """The requests that were not refused and, of each, the step it ended in."""
-    with Engine(model, plan, **options) as engine:
+    """The requests that were not refused and, of each, the step it ended in; the totals."""
+    options, host = dict(options), None
+    if "host_memory" in options:
+        host = HostMemory(
+            *(options.pop(name) for name in ("host_memory", "copy_rate", "prefill_rate"))
+        )
+    with Engine(model, plan, host=host, **options) as engine:
         found, ended, coming = [], {}, list(REQUESTS)
         while coming or not all(request.done for request in found):
             while coming and (at_once or coming[0][0] <= engine.stats.steps):
@@ -152,7 +165,7 @@ def _run_engine(model, plan, options, *, at_once):
                 if request.done:
                     ended.setdefault(number, engine.stats.steps)
         engine.cache.check()
-        return found, ended, engine.cache.stats()
+        return found, ended, engine.cache.stats(), engine.stats.restored_tokens
 
 
 def _simulate(plan, options, answers, *, at_once):
@@ -179,7 +192,7 @@ def test_the_simulator_predicts_the_engine(model, turns, setting):
     model, alone = model
     options = LIMITS | SETTINGS[setting]
     plan, at_once = _plan(model, options.pop("tokens", 2000)), options.pop("at_once", False)
-    found, ended, stats = _run_engine(model, plan, options, at_once=at_once)
+    found, ended, stats, restored = _run_engine(model, plan, options, at_once=at_once)
     engine = _by_number(turns, found.index)
     run = _simulate(plan, options, alone, at_once=at_once)
     simulated = _by_number(turns, lambda job: job.request.number)
@@ -188,7 +201,8 @@ def test_the_simulator_predicts_the_engine(model, turns, setting):
     assert engine == simulated
     assert ended == {job.request.number: job.finished for job in run.jobs}
     whole = run.whole
-    assert (stats.preemptions, stats.cached_tokens, stats.evicted, stats.peak_live) == (
+    assert (restored, stats.preemptions, stats.cached_tokens, stats.evicted, stats.peak_live) == (
+        whole.restored_tokens,
         whole.preemptions,
         whole.cached_tokens,
         sum(whole.evicted.values()),
@@ -197,16 +211,22 @@ def test_the_simulator_predicts_the_engine(model, turns, setting):
     assert len(REQUESTS) - len(found) == whole.refused
     full = "full" in plan.groups  # of windows alone, whoever has room once has room for good
     assert (stats.preemptions > 0) == (full and setting in PREEMPTING)
+    if [*plan.groups] == ["full"]:  # with windows beside, all that is lost is found
+        assert (restored > 0) == (setting in COPYING) or setting == "copies that hardly pay"
 
 
+@pytest.mark.parametrize("host", [None, COPIED])
 @pytest.mark.parametrize(
     ("tokens", "prefix", "steps", "spared"),
     [(2000, True, 20, 0), (2000, False, 512, 0), (84, True, 20, 1), (84, False, 20, 1)],
 )
 def test_tokens_of_generate_preempted_at_every_step(
-    model, monkeypatch, tokens, prefix, steps, spared
+    model, monkeypatch, tokens, prefix, steps, spared, host
 ):
-    """Before every step all lose their pages, in tiny pools all but the oldest, who must go on."""
+    """Before every step all lose their pages, in tiny pools all but the oldest, who must go on.
+
+    What they lose is computed again, or copied back.
+    """
     model, alone = model
     schedule, lost = Scheduler.schedule, 0
 
@@ -219,12 +239,14 @@ def test_tokens_of_generate_preempted_at_every_step(
         return schedule(self, *drafts)
 
     monkeypatch.setattr(Scheduler, "schedule", preempting)
-    with Engine(model, _plan(model, tokens), max_step_tokens=steps, prefix=prefix) as engine:
+    options = {"max_step_tokens": steps, "prefix": prefix, "host": host}
+    with Engine(model, _plan(model, tokens), **options) as engine:
         each = [SamplingParams(max_tokens=new) for _, _, new in REQUESTS[:-1]]
         found = engine.generate([prompt for _, prompt, _ in REQUESTS[:-1]], each)
 
         assert alone[:-1] == [completion.token_ids for completion in found]
         assert lost > 20
+        assert (host is not None) == (engine.stats.restored_tokens > 20)
         engine.cache.check()
 
 

@@ -13,12 +13,14 @@ import torch
 from recurrent_models import CONFIGS, INKLING, LOOPS, NGRAMS, build, model_of
 
 import octavo
-from octavo.engine import Engine, PromptLookup, SamplingParams, mixers
+from octavo.engine import Engine, HostMemory, PromptLookup, SamplingParams, mixers
 from octavo.engine.speculation.lookup import NGrams
 from octavo.integrations.transformers import models
 from octavo.storage import load_prefix, save_prefix
 
 NEW = 5
+COPIED = HostMemory("64MiB", copy_rate=1e15, prefill_rate=1e-3)
+"""With which it always pays to copy pages back."""
 SEVERAL = ["falcon_h1", "jamba", "lfm2", "mamba2", "zamba2"]
 """Of each way: beside attention, forgetful, convolutions alone, states alone, bounded."""
 
@@ -115,11 +117,12 @@ def test_tokens_whatever_the_pages_and_chunks(family, page_size, step):
     assert tokens_of(references(family)) == [each.token_ids for each in found]
 
 
-@pytest.mark.parametrize("family", SEVERAL)
-def test_tokens_preempted_at_every_step(family):
-    """The last that runs loses its states, and goes on from kept ones or from the beginning."""
+@pytest.mark.parametrize("host", [None, COPIED])
+@pytest.mark.parametrize("family", [*SEVERAL, "lara_mini"])
+def test_tokens_preempted_at_every_step(family, host):
+    """The last that runs loses its states, and goes on from kept ones, copies or the beginning."""
     model = model_of(family)
-    with Engine(model, plan_for(model), max_step_tokens=9) as engine:
+    with Engine(model, plan_for(model), max_step_tokens=9, host=host) as engine:
         requests = [engine.submit(p, SamplingParams(max_tokens=NEW)) for p in prompts()]
         for _ in range(200):
             if not engine.step():
@@ -129,6 +132,7 @@ def test_tokens_preempted_at_every_step(family):
                 scheduler._preempt_last()
             engine.cache.check()
 
+        assert (host is not None) == (engine.stats.restored_tokens > 0)
     assert tokens_of(references(family)) == [request.output for request in requests]
 
 

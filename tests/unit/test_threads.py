@@ -43,6 +43,8 @@ def verbs(cache, seq, other, batch, pin, step):
         "abort": lambda: cache.abort(step),
         "learn": lambda: cache.learn(other, [1]),
         "keep": lambda: cache.keep(other, 8),
+        "slide": lambda: cache.slide(other, 8),
+        "held": lambda: cache.held(other),
         "truncate": lambda: cache.truncate(other, 2),
         "drop": lambda: cache.drop(other, 1),
         "fork": lambda: cache.fork(other),

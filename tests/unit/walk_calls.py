@@ -94,6 +94,8 @@ CALLS = {
     "Cache.abort": _verbs("abort", step=".step"),
     "Cache.learn": _verbs("learn", sequence=".other", tokens=[1]),
     "Cache.keep": _verbs("keep", sequence=".other", position=8),
+    "Cache.slide": _verbs("slide", sequence=".other", position=8),
+    "Cache.held": _verbs("held", sequence=".other"),
     "Cache.truncate": _verbs("truncate", sequence=".other", length=2, exclusive=False),
     "Cache.drop": _verbs("drop", sequence=".other", count=1),
     "Cache.fork": _verbs("fork", sequence=".idle", n=1),

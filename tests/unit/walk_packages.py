@@ -9,7 +9,8 @@ import octavo
 from octavo import Attention, Cache, ModelSpec, Plan, index
 from octavo.model import dtypes, lifetimes
 from octavo.planner import pools
-from octavo.scheduling import Scheduler
+from octavo.scheduling import HostPages, Scheduler
+from octavo.simulation import TimeModel
 from octavo.storage import HostMirror, Storage, copy_pages
 from octavo.testing import unowned_slots
 
@@ -159,6 +160,7 @@ CALLS = {
             "preemption": True,
             "watermark": 0.1,
             "patience": 8,
+            "host": HostPages(c.cache, TimeModel(host_memory=1)),
         },
     ),
     "Scheduler.add": lambda c: (

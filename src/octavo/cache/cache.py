@@ -36,7 +36,7 @@ from octavo.cache.match import Hit, Prefixes
 from octavo.cache.policies import Policy, find_policy
 from octavo.cache.prompt import Prompt
 from octavo.cache.refusals import commit_error, extend_error, out_of_pages, rollback_error
-from octavo.cache.results import Committed, Explanation, Fit, Match, Pin, Repointed, Stats
+from octavo.cache.results import Committed, Explanation, Fit, Held, Match, Pin, Repointed, Stats
 from octavo.cache.sequence import NO_HANDLE, Sequence
 from octavo.cache.step import Step
 from octavo.cache.verbs import verb
@@ -76,9 +76,9 @@ class Cache:
     begins anew.
 
     Admitting: `admit`, `peek`, `explain_match`, `fits`, `pin`. Stepping: `batch`, `extend`,
-    `commit`, `abort`, `learn`, `keep`. Going back: `truncate`, `drop`. Sharing: `fork`. Making
-    room: `preempt`, `resume`. Ending: `release`, `reset`. Looking: `need`, `available`, `stats`,
-    `check`, `vacated`.
+    `commit`, `abort`, `learn`, `keep`, `slide`. Going back: `truncate`, `drop`. Sharing: `fork`.
+    Making room: `preempt`, `resume`. Ending: `release`, `reset`. Looking: `need`, `available`,
+    `held`, `stats`, `check`, `vacated`.
 
     Args:
         plan: from `octavo.plan` or `Plan.from_pages`.
@@ -276,6 +276,38 @@ class Cache:
         """
         self._reap()
         return self._capacity.available()
+
+    @verb
+    def held(self, sequence: Sequence) -> dict[str, Held]:
+        """Pages by group that a sequence holds: with copies of them it can go on elsewhere.
+
+        Returns:
+            Nothing where they are not all it needs: it is preempted, or its next step is still to
+            give it a state or the pages of its cross input.
+
+        Raises:
+            UnknownSequence, StaleSequence: it is not this cache's, or was released.
+
+        Cost: O(columns).
+        """
+        core, row, found = self._core, self._check(sequence).row, {}
+        if core.preempted[row]:
+            return {}
+        for group in core.groups:
+            count = core.columns(group, row)
+            entries = [group.entry(row, column) for column in range(count)]
+            if group.keeps_state and (core.fetches[row] or self._awaits(group.number, entries)):
+                return {}
+            if group.keeps_cross and 0 in entries:
+                return {}
+            columns = [column for column in range(count) if entries[column]]
+            pages = np.array([entries[column] for column in columns], np.int32)
+            found[core.names[group.number]] = Held(np.array(columns, np.int32), pages)
+        return found
+
+    def _awaits(self, number: int, entries: list[int]) -> bool:
+        """Whether a state is not in these pages yet: the next step takes them, or copies it."""
+        return 0 in entries or any((number, page) in self._core.pending for page in entries)
 
     @verb
     def vacated(self) -> dict[str, NDArray[np.int32]]:
@@ -785,6 +817,28 @@ class Cache:
         self._capacity.check_cut(sequence, reached)
         core.truncate(row, length, reached)
         return reached
+
+    @verb
+    def slide(self, sequence: Sequence, position: int) -> None:
+        """Let windows give back what no query at ``position`` or later sees, before it is there.
+
+        For a sequence whose pages are copied back from elsewhere and not computed: of a step that
+        is filled so, what was not copied must not be published. It cannot go back behind
+        ``position`` from then on, nor can its step be aborted. Nothing happens without windows.
+
+        Args:
+            sequence: which may be in an open step.
+            position: at least what is computed.
+
+        Raises:
+            LengthError: it is below that, or beyond the limit.
+            UnknownSequence, StaleSequence: it is not this cache's, or was released.
+
+        Cost: O(pages given back).
+        """
+        row = self._check(sequence).row
+        low, high = sequence.computed, sequence.limit
+        self._core.slide(row, check_int("position", position, low, high))
 
     @verb
     def drop(self, sequence: Sequence, count: int) -> int:

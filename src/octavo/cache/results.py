@@ -9,7 +9,7 @@ from octavo.cache.sequence import Sequence
 from octavo.cache.verbs import verb
 from octavo.errors import uncopied
 
-__all__ = ["Committed", "Explanation", "Fit", "Match", "Pin", "Repointed", "Stats"]
+__all__ = ["Committed", "Explanation", "Fit", "Held", "Match", "Pin", "Repointed", "Stats"]
 
 Ints = NDArray[np.int32]
 
@@ -30,6 +30,18 @@ class Committed(NamedTuple):
     published: int
     repointed: tuple[Repointed, ...]
     dropped: int
+
+
+class Held(NamedTuple):
+    """What a sequence holds of a group.
+
+    Attributes:
+        columns: int32[k], logical pages, ascending; of states, places of its table.
+        pages: int32[k], the page of each.
+    """
+
+    columns: Ints
+    pages: Ints
 
 
 class Match(NamedTuple):

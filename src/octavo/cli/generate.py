@@ -71,6 +71,13 @@ def _add_cache(group: Any) -> None:
     )
     arguments.add_page_size(group)
     group.add_argument(
+        "--host-memory",
+        type=arguments.memory,
+        metavar="SIZE",
+        help="memory beside it for what preempted answers lose, to be copied back where that takes "
+        "less time than computing it (default: it is computed)",
+    )
+    group.add_argument(
         "--no-prefix-cache", action="store_true", help="compute every prompt from its first token"
     )
 
@@ -202,11 +209,12 @@ def _encode(loaded: Any, prompts: list[str], *, chat: bool | None) -> list[repor
 
 def _engine(loaded: Any, plan: octavo.Plan, options: argparse.Namespace) -> Any:
     """The engine with its cache allocated."""
-    from octavo.engine import Engine
+    from octavo.engine import Engine, HostMemory
 
+    host = None if options.host_memory is None else HostMemory(options.host_memory)
     try:
         prefix = not options.no_prefix_cache
-        return Engine(loaded.model, plan, prefix=prefix, tokenizer=loaded.tokenizer)
+        return Engine(loaded.model, plan, prefix=prefix, host=host, tokenizer=loaded.tokenizer)
     except (MemoryError, RuntimeError) as error:
         if "alloc" not in str(error) and not isinstance(error, MemoryError):
             raise

@@ -155,6 +155,8 @@ def _time_model(options: argparse.Namespace) -> simulation.TimeModel:
         max_sequences=options.max_seqs,
         preemption=not options.no_preemption,
         watermark=options.watermark,
+        host_memory=options.host_memory,
+        copy_rate=options.copy_rate,
     )
 
 

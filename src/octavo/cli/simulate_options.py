@@ -211,6 +211,19 @@ def _add_time(group: Any) -> None:
         help="admit a request only when it and all that run can reach their end, not as soon as "
         "there is room for its prompt",
     )
+    group.add_argument(
+        "--host-memory",
+        type=arguments.memory,
+        metavar="SIZE",
+        help="host memory for pages that preempted requests lose, to be copied back where that "
+        "takes less time than computing them (default: all are computed again); needs --config",
+    )
+    group.add_argument(
+        "--copy-rate",
+        type=_number(1e-3, 1e300),
+        metavar="N",
+        help=f"bytes copied to host memory or back per second (default: {_MODEL.copy_rate:g})",
+    )
 
 
 def _add_requests(group: Any) -> None:
@@ -272,6 +285,8 @@ _DEFAULTS = {
     "max_seqs": _MODEL.max_sequences,
     "watermark": _MODEL.watermark,
     "no_preemption": not _MODEL.preemption,
+    "host_memory": _MODEL.host_memory,
+    "copy_rate": _MODEL.copy_rate,
     "rate": 4.0,
     "seed": 0,
 }
@@ -280,6 +295,7 @@ _OF_MEMORY = ("utilization", "weights", "activations")
 _OF_A_TRACE = (
     *("config", "memory", "gpu", "pages", "max_len", "sweep", "router", "requests", "rate", "seed"),
     *("block_size", "time_unit", "html", "png", "watermark", "no_preemption"),
+    *("host_memory", "copy_rate"),
 )
 _MEASURED = (
     "step_ms",
@@ -288,7 +304,7 @@ _MEASURED = (
     "prefill_context_rate",
     "decode_context_rate",
 )
-_OF_TIME = (*_MEASURED, "max_seqs", "watermark", "no_preemption")
+_OF_TIME = (*_MEASURED, "max_seqs", "watermark", "no_preemption", "host_memory", "copy_rate")
 
 
 def settle(options: argparse.Namespace) -> None:
@@ -342,10 +358,13 @@ def _refuse_idle(options: argparse.Namespace) -> None:
         if options.config is None:
             _refuse(options, ("max_step_tokens",), "it needs --timing or --config")
     if options.no_preemption:
-        _refuse(options, ("watermark",), "with --no-preemption there is room for all")
+        needless = ("watermark", "host_memory", "copy_rate")
+        _refuse(options, needless, "with --no-preemption there is room for all")
+    if options.host_memory is None:
+        _refuse(options, ("copy_rate",), "it needs --host-memory")
     if options.config is None:
         names = _OF_A_MODEL if options.calibrate is None else set(_OF_A_MODEL) - {"dtype"}
-        _refuse(options, names, "it needs --config")
+        _refuse(options, (*names, "host_memory"), "it needs --config")
     if options.pages is not None and options.sweep is None:
         _refuse(options, _OF_MEMORY, "the pool is given in --pages")
 

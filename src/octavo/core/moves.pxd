@@ -18,6 +18,8 @@ cdef class Moves(SharedPrefixes):
     cdef void mark_shared(self, int row, int position) except *
     @cython.locals(low=int, high=int, group=Group)
     cdef void cut(self, int row, int end) except *
+    @cython.locals(columns=int, group=Group, stop=int)
+    cpdef void slide(self, int row, int position) except *
     @cython.locals(count=int, shared=int)
     cpdef void truncate(self, int row, int length, int reached) except *
     @cython.locals(known=int, computed=int, columns=int, group=Group)

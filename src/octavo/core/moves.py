@@ -100,6 +100,16 @@ class Moves(SharedPrefixes):
                 group.cut(row, low, high)
         self.aim(row)
 
+    def slide(self, row: int, position: int) -> None:
+        """Windows give back what no query at ``position`` or later sees. O(pages given back)."""
+        columns = (self.scheduled[row] + self.size - 1) // self.size
+        for group in self.groups:
+            if group.slides():
+                stop = min(group.floor(position), columns)
+                if stop > group.first[row]:
+                    group.cut(row, max(group.first[row], group.sinks), stop)
+                    group.first[row] = stop
+
     def truncate(self, row: int, length: int, reached: int) -> None:
         """Ids from ``length`` on are unknown, positions from ``reached`` on not computed."""
         self.settle(row, reached)

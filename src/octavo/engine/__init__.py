@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from octavo.lazy import on_use
 
 if TYPE_CHECKING:
-    from octavo.engine.core import EngineStats
     from octavo.engine.engine import Engine
+    from octavo.engine.host import HostMemory
     from octavo.engine.request import Completion, Request
     from octavo.engine.sampling import Frame, SamplingParams, TokenLogprobs
     from octavo.engine.speculation import Draft, PromptLookup
+    from octavo.engine.totals import EngineStats
 
 __all__ = [
     "Completion",
@@ -22,6 +23,7 @@ __all__ = [
     "Engine",
     "EngineStats",
     "Frame",
+    "HostMemory",
     "PromptLookup",
     "Request",
     "SamplingParams",
@@ -32,8 +34,9 @@ _HOMES = {
     "Completion": "request",
     "Draft": "speculation",
     "Engine": "engine",
-    "EngineStats": "core",
+    "EngineStats": "totals",
     "Frame": "sampling",
+    "HostMemory": "host",
     "PromptLookup": "speculation",
     "Request": "request",
     "SamplingParams": "sampling",

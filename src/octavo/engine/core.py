@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import compress
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from octavo.cache.step import Step
 from octavo.checks import Ints
 from octavo.engine.codebooks import Codebooks
 from octavo.engine.conditions import Condition, Conditions, runner_of, vocabulary_of
+from octavo.engine.host import HostCopier, HostMemory, Rates
 from octavo.engine.linears import Quantisation
 from octavo.engine.loop import Inbox
 from octavo.engine.request import FinishReason, Request
@@ -36,35 +37,12 @@ from octavo.engine.speculation import (
     rollback_for,
     sample_accepted,
 )
-from octavo.errors import OctavoError, OutOfPages, UnsupportedModel, uncopied
+from octavo.engine.totals import EngineStats
+from octavo.errors import OctavoError, OutOfPages, PlanError, UnsupportedModel, uncopied
 from octavo.planner.request import Plan
-from octavo.scheduling import Scheduler, Turn
+from octavo.scheduling import HostPages, Scheduler, Turn
 
 T = TypeVar("T")
-
-
-class EngineStats(NamedTuple):
-    """Totals of an engine.
-
-    Attributes:
-        steps: forward passes.
-        computed_tokens: positions they computed.
-        prompt_tokens: tokens of the prompts that were started.
-        cached_tokens: those of them found in the prefix cache.
-        generated_tokens: tokens sampled.
-        drafted_tokens: tokens guessed and verified, of which
-        accepted_tokens: were what was sampled.
-        finished: requests that are done.
-    """
-
-    steps: int = 0
-    computed_tokens: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-    finished: int = 0
 
 
 class EngineCore:
@@ -72,7 +50,7 @@ class EngineCore:
 
     Args:
         model, plan, max_sequences, prefix, policy, snapshots, snapshot_bytes, max_step_tokens,
-            preemption, watermark, erase, speculation, quantise, tokenizer: as of
+            preemption, watermark, host, erase, speculation, quantise, tokenizer: as of
             `octavo.engine.Engine`.
 
     Attributes:
@@ -83,6 +61,7 @@ class EngineCore:
         codebooks: makes frames of first codes, where the model answers in frames.
         vocabulary: how many tokens it has.
         samplers: makes those of requests.
+        rates: of copying and computing, and the host memory; None: there is none.
         scheduler: requests that wait and run.
         releases: called one by one they give the models back as they were, twice if need be; they
             know neither requests nor their engine.
@@ -106,11 +85,14 @@ class EngineCore:
         max_step_tokens: int,
         preemption: bool,
         watermark: float,
+        host: HostMemory | None,
         erase: bool,
         speculation: PromptLookup | Draft | None,
         quantise: Quantisation | None,
         tokenizer: Any,
     ) -> None:
+        if erase and host is not None:
+            raise PlanError("host", host, "with erase, no copies of pages are kept")
         self.cache = Cache(
             plan,
             max_sequences=max_sequences,
@@ -129,9 +111,11 @@ class EngineCore:
             preemption=preemption,
             watermark=watermark,
         )
-        self.scheduler, self.inbox = self._schedule(), Inbox()
+        self.inbox = Inbox()
         self.runner = runner_of(model, plan, quantise)
         try:
+            self.rates = None if host is None else Rates(host, self.runner.storage)
+            self.scheduler = self._new_scheduler()
             self._speculation = Speculation(speculation, model, self.runner.storage)
             self.conditions = Conditions(model, self.runner)
             self.codebooks = Codebooks(model, self.conditions.frames, tokenizer)
@@ -144,6 +128,13 @@ class EngineCore:
         self.stats, self.torn = EngineStats(), False
         self.arriving: set[Request] = set()
         self._untold: deque[tuple[Request, int]] = deque()  # and how many tokens are told
+
+    def _new_scheduler(self) -> Scheduler[Request]:
+        """A scheduler of no requests."""
+        if self.rates is None:
+            return self._schedule()
+        copier = HostCopier(self.runner.storage)
+        return self._schedule(host=HostPages(self.cache, self.rates, copier))
 
     def whole(self, call: Callable[[], T]) -> T:
         """Make a call that changes pages, after mending what an interrupt has left half done."""
@@ -178,6 +169,7 @@ class EngineCore:
         for request in turn.admitted:
             request.note_cached()
             self._count(prompt_tokens=request.prompt_tokens, cached_tokens=request.cached_tokens)
+        began = time.perf_counter()
         try:
             wanting, found = self._compute(turn)
         except Exception as error:
@@ -185,6 +177,8 @@ class EngineCore:
                 raise
             self._find_whom(turn, error)
             return late
+        if self.rates is not None:
+            self.rates.note(turn.step.input_ids.size, time.perf_counter() - began)
         self._book(turn.step, wanting, found)
         late = self._tell() or late
         self.inbox.read()
@@ -222,11 +216,14 @@ class EngineCore:
         self.step(outlasts=True)
 
     def _next_turn(self) -> Turn[Request] | None:
+        before = self.scheduler.restored_tokens
         try:
             return self.scheduler.schedule(self._speculation.wanted(self.scheduler.running))
         except OctavoError:
             self.torn = False  # it has changed nothing
             raise
+        finally:
+            self._count(restored_tokens=self.scheduler.restored_tokens - before)
 
     def _compute(self, turn: Turn[Request]) -> tuple[list[Request], Found]:
         """Run one step to its commit, and fork the samples of prompts that are computed.
@@ -431,7 +428,7 @@ class EngineCore:
         self._untold.clear()
         left = self.unfinished()
         self.cache.reset(force=True)
-        self.scheduler = self._schedule()
+        self.scheduler = self._new_scheduler()
         for request in left:
             request.sequence = None
             self._finish(request, "cancelled", error)
@@ -448,7 +445,7 @@ class EngineCore:
         """After an interrupt, begin with no pages; requests go on with the tokens they have."""
         left = self.unfinished()
         self.cache.reset(force=True)
-        scheduler = self._schedule()
+        scheduler = self._new_scheduler()
         for request in left:
             first, request.sequence = request.samples[0], None
             reason = self._alone(request, request.replay)

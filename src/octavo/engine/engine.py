@@ -20,7 +20,8 @@ from octavo.cache.cache import Cache
 from octavo.cache.policies import Policy
 from octavo.checks import Tokens, check_flag, check_int
 from octavo.engine.adapters import unwrapped
-from octavo.engine.core import EngineCore, EngineStats
+from octavo.engine.core import EngineCore
+from octavo.engine.host import HostMemory, Rates
 from octavo.engine.limits import (
     check_deadline,
     check_limit,
@@ -35,6 +36,7 @@ from octavo.engine.request import Completion, OnToken, Request
 from octavo.engine.sampling import SamplingParams
 from octavo.engine.speculation import Draft, PromptLookup
 from octavo.engine.texts import stops_of
+from octavo.engine.totals import EngineStats
 from octavo.errors import (
     LoopDied,
     PlanError,
@@ -72,6 +74,8 @@ class Engine:
             newest computed again where pages run out; else when all can reach their limits.
         watermark: with preemption, the share of the pool that must be left when a request is
             admitted beside others.
+        host: host memory for pages that preempted requests lose, to be copied back where that takes
+            less time than computing (`octavo.scheduling.host`); None: all are computed again.
         erase: whether pages are filled with zeros when all have let go of them, and before a step
             writes to them for the first time. Prefixes that are kept stay until they are evicted.
         speculation: how several tokens per step are guessed, to be verified in one forward pass;
@@ -102,6 +106,7 @@ class Engine:
         max_step_tokens: int = 2048,
         preemption: bool = True,
         watermark: float = WATERMARK,
+        host: HostMemory | None = None,
         erase: bool = False,
         speculation: PromptLookup | Draft | None = None,
         quantise: Quantisation | None = None,
@@ -123,6 +128,7 @@ class Engine:
             max_step_tokens=max_step_tokens,
             preemption=preemption,
             watermark=watermark,
+            host=host,
             erase=erase,
             speculation=speculation,
             quantise=quantise,
@@ -157,6 +163,11 @@ class Engine:
         """The tensors, where keys and values live."""
         found: Storage = self._core.runner.storage
         return found
+
+    @property
+    def rates(self) -> Rates | None:
+        """Its host memory, and the rates by which it copies or computes. O(1)."""
+        return self._core.rates
 
     @property
     def by_rows(self) -> str | None:

@@ -5,8 +5,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.checks import Tokens, check_int, has_entries
-from octavo.errors import IdentityError, LengthError
+from octavo.checks import Tokens, check_int, check_number, has_entries
+from octavo.errors import IdentityError, LengthError, PlanError
 
 
 class Schedulable(Protocol):
@@ -33,6 +33,20 @@ class Schedulable(Protocol):
 
 
 R = TypeVar("R", bound=Schedulable)
+WATERMARK = 0.01
+"""Share of the pool that is left when a request is admitted beside others, if none is named."""
+
+
+def check_watermark(value: object) -> float:
+    """A share of the pool, checked.
+
+    Raises:
+        PlanError: it is not in [0, 1).
+    """
+    share = check_number("watermark", value)
+    if not 0 <= share < 1:
+        raise PlanError("watermark", value, "it must be at least 0 and below 1")
+    return share
 
 
 def check_request(request: Schedulable) -> tuple[int, int]:

@@ -6,7 +6,7 @@ run behind it hold its room, they give way. Every request that runs takes part i
 one token, or where it is behind (its prompt, or what a preemption lost) with as many as the step
 has room for, the first in order first. Where a chunk holds more of windows than is free, chunks are
 halved; where not even a token each has room, the last in order is preempted, which comes back when
-one before it has ended.
+one before it has ended: computed again, or copied from host memory (`octavo.scheduling.host`).
 
 Nobody starves. The first in order is never preempted and takes at least one token per step. Nobody
 is admitted past one that waits. So a request is preempted at most once for each that goes before
@@ -32,26 +32,12 @@ from octavo.cache.cache import Cache
 from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
-from octavo.checks import check_flag, check_int, check_number
+from octavo.checks import check_flag, check_int
 from octavo.errors import OutOfPages, PlanError, StepError, uncopied
 from octavo.planner import pools
+from octavo.scheduling.host import HostPages
 from octavo.scheduling.order import PATIENCE, Order
-from octavo.scheduling.requests import R, Turn, check_request
-
-WATERMARK = 0.01
-"""Share of the pool that is left when a request is admitted beside others, if none is named."""
-
-
-def check_watermark(value: object) -> float:
-    """A share of the pool, checked.
-
-    Raises:
-        PlanError: it is not in [0, 1).
-    """
-    share = check_number("watermark", value)
-    if not 0 <= share < 1:
-        raise PlanError("watermark", value, "it must be at least 0 and below 1")
-    return share
+from octavo.scheduling.requests import WATERMARK, R, Turn, check_request, check_watermark
 
 
 class Scheduler(Generic[R]):
@@ -66,15 +52,19 @@ class Scheduler(Generic[R]):
         watermark: with preemption, the share of the pool that must be left when a request is
             admitted beside others, lest it is preempted soon.
         patience: how many later requests may go before one, per priority that they are higher.
+        host: where pages of preempted requests may go; None: they are computed again.
 
     Attributes:
         cache: as given.
         waiting: requests without pages, in their order.
         running: requests with pages, in their order.
-        recomputed_tokens: positions that preempted requests lost, less those found on resuming.
+        recomputed_tokens: positions that preempted requests lost, less those found on resuming,
+            or copied back.
+        host: as given.
 
     Raises:
-        LengthError: max_step_tokens or patience is below 1. PlanError: watermark is not in [0, 1).
+        LengthError: max_step_tokens or patience is below 1. PlanError: watermark is not in [0, 1),
+            or host is of another cache.
     """
 
     __reduce__ = uncopied("it hands out the steps of one cache; make a new one for another cache")
@@ -87,15 +77,18 @@ class Scheduler(Generic[R]):
         preemption: bool = True,
         watermark: float = WATERMARK,
         patience: int = PATIENCE,
+        host: HostPages[R] | None = None,
     ) -> None:
         if not isinstance(cache, Cache):
             raise PlanError("cache", cache, "it must be an octavo.Cache")
+        if host is not None and not (isinstance(host, HostPages) and host.cache is cache):
+            raise PlanError("host", host, "it must be HostPages of this cache, or None")
         self.cache, self._preemption = cache, check_flag("preemption", preemption)
         self._most = check_int("max_step_tokens", max_step_tokens, 1)
         self._most_rows = min(cache.max_sequences, self._most)
         self.waiting = list[R]()
         self.running = dict[R, Sequence]()
-        self.recomputed_tokens = 0
+        self.recomputed_tokens, self.host = 0, host
         self._order = Order[R](patience)
         self._denied: R | None = None  # it and all behind it found no room since one last ended
         self._alone: R | None = None  # who began anew, and runs with nobody beside it
@@ -114,6 +107,11 @@ class Scheduler(Generic[R]):
     def __contains__(self, request: object) -> bool:
         """Whether a request waits or runs here. O(1)."""
         return request in self._order
+
+    @property
+    def restored_tokens(self) -> int:
+        """Positions of preempted requests that were copied back from host memory. O(1)."""
+        return 0 if self.host is None else self.host.restored_tokens
 
     @property
     def full(self) -> bool:
@@ -167,6 +165,8 @@ class Scheduler(Generic[R]):
             self._alone = None
         request.sequence = self._next = None
         self._order.remove(request)
+        if self.host is not None:
+            self.host.drop(request)
 
     def fork(self, request: R, child: R, token: int) -> bool:
         """Let ``child`` go on from what ``request`` has computed, with a last token of its own.
@@ -382,10 +382,20 @@ class Scheduler(Generic[R]):
             request.sequence, self._next = sequence, None
             self._admitted.append(request)
         else:
-            publish = request is not self._alone
-            self.recomputed_tokens -= self.cache.resume(sequence, reuse=reuse, publish=publish)
+            self._resume(request, sequence, reuse=reuse)
         self._run(request, sequence)
         self.waiting.remove(request)  # not before: a request is always in one of them
+
+    def _resume(self, request: R, sequence: Sequence, *, reuse: bool) -> None:
+        """Give back to one that was preempted what can be found or copied of it."""
+        alone = request is self._alone
+        self.cache.resume(sequence, reuse=reuse, publish=not alone)
+        if self.host is not None:
+            if alone:  # which takes its pages token by token
+                self.host.drop(request)
+            elif not self.host.restore(request, sequence, self._most):
+                self.cache.resume(sequence, reuse=reuse)
+        self.recomputed_tokens -= sequence.computed
 
     def _run(self, request: R, sequence: Sequence) -> None:
         """Give one that has pages its row. O(those behind it)."""
@@ -465,6 +475,8 @@ class Scheduler(Generic[R]):
         """Take the pages of the last in order; it comes back when one before it has ended."""
         request, sequence = next(reversed(self.running.items()))
         self.recomputed_tokens += sequence.computed
+        if self.host is not None:
+            self.host.save(request, sequence)
         self.cache.preempt(sequence)
         insort(self.waiting, request, key=self._order.place)
         self._stop(request)

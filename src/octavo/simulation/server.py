@@ -13,7 +13,7 @@ import numpy as np
 from octavo.cache.cache import Cache
 from octavo.cache.step import Step
 from octavo.errors import uncopied
-from octavo.scheduling import Scheduler, Turn
+from octavo.scheduling import HostPages, Scheduler, Turn
 from octavo.simulation.report import Run
 from octavo.simulation.requests import AnswerTokens, Job, Trace
 from octavo.simulation.routers import find_router
@@ -28,7 +28,7 @@ class Server:
     """A cache, its scheduler, and a clock.
 
     Args:
-        cache: the real one.
+        cache: the real one; where there is host memory, its plan knows bytes.
         model: how long steps take.
         answers: of all requests.
         on_end: called when a request has ended.
@@ -47,8 +47,13 @@ class Server:
         self.cache, self.now = cache, 0.0
         self.tally = Tally(timeline=Timeline(_SPAN))
         self._model, self._answers, self._on_end = model, answers, on_end
+        self._host = HostPages[Job](cache, model) if model.host_memory else None
         self._scheduler = Scheduler[Job](
-            cache, model.max_step_tokens, preemption=model.preemption, watermark=model.watermark
+            cache,
+            model.max_step_tokens,
+            preemption=model.preemption,
+            watermark=model.watermark,
+            host=self._host,
         )
         self._owed = 0  # tokens to compute if no request were preempted, those done included
 
@@ -57,6 +62,11 @@ class Server:
         """Tokens of prompts and answers that have not been computed."""
         again = self._scheduler.recomputed_tokens
         return self._owed + again - self.tally.computed_tokens
+
+    @property
+    def _copied(self) -> int:
+        """Bytes copied to host memory and back."""
+        return 0 if self._host is None else self._host.copied_bytes
 
     def add(self, job: Job) -> None:
         """Queue a request that has arrived. O(1)."""
@@ -74,11 +84,16 @@ class Server:
     def close(self) -> None:
         """Take over what the scheduler and the cache have counted."""
         self.tally.recomputed_tokens = self._scheduler.recomputed_tokens
+        self.tally.restored_tokens = self._scheduler.restored_tokens
         self.tally.note(self.cache.stats())
 
     def _step(self) -> None:
+        before = self._copied
         turn = self._scheduler.schedule()
         assert turn is not None  # something waits or runs
+        copying = (self._copied - before) / self._model.copy_rate
+        self.now += copying
+        self.tally.busy += copying
         self._note_admission(turn)
         numbers = np.array([job.request.number for job in turn.requests])
         following = self._answers.following(numbers, turn.step.context)
@@ -148,7 +163,7 @@ def serve(
         progress: called whenever a request has ended or is refused.
 
     Raises:
-        PlanError: the plan cannot make a cache.
+        PlanError: the plan cannot make a cache, or knows no bytes for host memory.
 
     Cost: about 0.1 ms per step and 10 us more per chunk of 128 pages.
     """

@@ -45,10 +45,12 @@ def about(model: TimeModel | None) -> str:
         ("decoding rows", model.decode_context_rate),
     )
     tokens, requests = counted(model.max_step_tokens, "token"), model.max_sequences
+    host = f" + copied bytes / {model.copy_rate:,.6g}" if model.host_memory else ""
     return (
         f"A step takes {1000 * model.step_seconds:.6g} ms + prompt tokens / "
         f"{model.prefill_rate:,.6g} + decoding rows / {model.decode_rate:,.6g}"
         + "".join(f" + context of {n} / {rate:,.6g}" for n, rate in contexts if rate < FASTEST)
+        + host
         + f" seconds, with at most {tokens} and {counted(requests, 'request')}"
         + ("." if model.preemption else ", none of which is preempted.")
     )
@@ -245,6 +247,8 @@ def _pool(run: Run) -> str:
 
 def _timed_rows(found: dict[str, Any]) -> Facts:
     again = f"{found['recomputed_tokens']:,} tokens computed again"
+    if found["restored_tokens"]:
+        again += f", {found['restored_tokens']:,} copied back"
     rate = f"{found['output_tokens_per_second']:,.0f} answer tokens/s"
     waits = (
         f"{found['admission_waits']:,} requests had to wait for free pages when it was their turn"

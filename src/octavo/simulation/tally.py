@@ -83,6 +83,7 @@ class Tally:
         prompt_tokens, prompt_pages: tokens and full pages of all prompts served.
         cached_tokens, cached_pages: those of them found in the cache at the first admission.
         computed_tokens: positions computed. recomputed_tokens: those computed before.
+        restored_tokens: positions of preempted requests that were copied back from host memory.
         output_tokens: tokens of answers.
         evicted: published pages given up, by what took them: ``prefill`` or ``decode``.
         preemptions: times a request lost its pages.
@@ -104,6 +105,7 @@ class Tally:
     cached_pages: int = 0
     computed_tokens: int = 0
     recomputed_tokens: int = 0
+    restored_tokens: int = 0
     output_tokens: int = 0
     evicted: dict[str, int] = field(default_factory=lambda: {"prefill": 0, "decode": 0})
     preemptions: int = 0
@@ -156,6 +158,7 @@ class Tally:
             "hit_rate_pages": share(self.cached_pages, self.prompt_pages),
             "computed_tokens": self.computed_tokens,
             "recomputed_tokens": self.recomputed_tokens,
+            "restored_tokens": self.restored_tokens,
             "output_tokens": self.output_tokens,
             "evictions": dict(self.evicted),
             "preemptions": self.preemptions,

@@ -50,7 +50,8 @@ class TimeModel:
     """How long a step takes, and how much one may do.
 
     A step takes ``step_seconds`` and each kind of its work, as `StepWork` counts it, divided by its
-    rate. Nothing else takes time; requests come when the trace says.
+    rate; copying pages to host memory and back takes their bytes divided by its rate. Nothing else
+    takes time; requests come when the trace says.
 
     Attributes:
         step_seconds: of every step, whatever it does.
@@ -61,6 +62,10 @@ class TimeModel:
         max_step_tokens: most tokens per step; long prompts are cut into such chunks.
         max_sequences: most requests that run at once.
         preemption, watermark: as of `octavo.scheduling.Scheduler`.
+        host_memory: most bytes of host memory for pages that preempted requests lose; 0: all are
+            computed again. By ``prefill_rate`` and ``copy_rate`` it is decided which is faster:
+            `octavo.scheduling.host`.
+        copy_rate: bytes copied to host memory or back per second.
 
     Raises:
         PlanError: a time or rate is out of range. LengthError: a count is.
@@ -75,16 +80,19 @@ class TimeModel:
     max_sequences: int = 256
     preemption: bool = True
     watermark: float = WATERMARK
+    host_memory: int = 0
+    copy_rate: float = 1e10
 
     def __post_init__(self) -> None:
         if not 0 <= self.step_seconds < float("inf"):
             raise PlanError("step_seconds", self.step_seconds, "it must be a number of at least 0")
-        for name in RATES:
+        for name in (*RATES, "copy_rate"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise PlanError(name, getattr(self, name), "it must be a number above 0")
         check_int("max_step_tokens", self.max_step_tokens, 1)
         check_int("max_sequences", self.max_sequences, 1, self.max_step_tokens)
         check_watermark(self.watermark)
+        check_int("host_memory", self.host_memory, 0)
 
     def seconds(self, work: StepWork) -> float:
         """Seconds of a step that does so much."""
@@ -100,9 +108,11 @@ class TimeModel:
         """The model with its formula, as docs/simulate.md names it."""
         return {
             "formula": "step_seconds + prefill_tokens / prefill_rate + decode_rows / decode_rate "
-            "+ prefill_context / prefill_context_rate + decode_context / decode_context_rate",
+            "+ prefill_context / prefill_context_rate + decode_context / decode_context_rate "
+            "+ copied_bytes / copy_rate",
             **{field.name: getattr(self, field.name) for field in fields(self)},
             "watermark": self.watermark if self.preemption else None,
+            "copy_rate": self.copy_rate if self.host_memory else None,
         }
 
 

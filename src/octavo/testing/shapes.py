@@ -55,13 +55,14 @@ class Shape:
         return [name for name, life in self.lifetimes.items() if life.form in as_tokens]
 
     def plan(self) -> Plan:
-        """Page numbers only."""
+        """Page numbers only; a byte each, where something is bounded in bytes."""
         return Plan.from_pages(
             self.num_pages,
             self.page_size,
             self.groups,
             pages_per_parent=self.per_parent,
             parts=self.parts,
+            page_bytes=dict.fromkeys(self.groups, 1),
         )
 
 

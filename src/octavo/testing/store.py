@@ -123,6 +123,16 @@ class ModelStore:
         start = page * self._size
         return [self._held[group].get(start + at) for at in range(self._size)]
 
+    def put(self, group: str, page: int, items: Sequence[Any]) -> None:
+        """Let a page hold what `page` gave of one.
+
+        Raises:
+            AssertionError: others read it.
+        """
+        assert self._writable(group, page), f"page {page} of {group} is filled and shared"
+        start = page * self._size
+        self._held[group].update(zip(range(start, start + self._size), items, strict=True))
+
     def _clear(self, group: str, pages: Sequence[int]) -> None:
         for page in pages:
             for slot in range(page * self._size, (page + 1) * self._size):

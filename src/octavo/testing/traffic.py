@@ -7,6 +7,7 @@ fail; after every step all laws of the cache are checked, and at each end the pr
 scheduler.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
@@ -21,8 +22,9 @@ from octavo.cache.prompt import Prompt
 from octavo.cache.sequence import Sequence
 from octavo.cache.step import Step
 from octavo.errors import CapacityError, LengthError, NeverFits, uncopied
-from octavo.scheduling import Scheduler, Turn
+from octavo.scheduling import HostPages, Scheduler, Turn
 from octavo.testing.drawing import Chance, any_shape, pick
+from octavo.testing.hosting import MockCopier, MockHost
 from octavo.testing.store import ModelStore, Text
 
 TOKENS = 3
@@ -112,12 +114,17 @@ class Traffic:
         self._patience = pick(chance, (1, 3, 50))
         self._guesses = pick(chance, ("none", "draft", "lookup"))
         self._preempts, self._fails = chance.integer(0, 4) > 0, chance.integer(0, 3) == 0
+        self._room = pick(chance, (0, chance.integer(1, pages), 10**6))
+        host = MockHost(self._room, pick(chance, (1e9, 2.0, 0.5)), 1.0)
+        copier = MockCopier(self._store, chance if chance.integer(0, 3) == 0 else None)
+        self._host = HostPages[MockRequest](self.cache, host, copier)
         self.scheduler = Scheduler[MockRequest](
             self.cache,
             pick(chance, (1, 2, 5, 16, 64)),
             preemption=self._preempts,
             watermark=pick(chance, (0.0, 0.01, 0.1)),
             patience=self._patience,
+            host=self._host,
         )
         self.alive = list[MockRequest]()
         self._steps = self._added = self._forked = self._longest = 0
@@ -153,9 +160,13 @@ class Traffic:
             ), "late"
             self._step()
             self.cache.check()
+            assert self._host.used_bytes <= self._room, "more in host memory than there is"
+            assert {*self._host.saved} <= {*self.scheduler.waiting}, "saved of one that runs"
         stats = self.cache.stats()
         assert (stats.live, stats.sequences, len(self.alive)) == (0, 0, 0), "left behind"
+        assert not self._host.used_bytes, "left in host memory"
         self.counts.update(preemptions=stats.preemptions, evicted=stats.evicted)
+        self.counts.update(restored=self._host.restored_tokens)
         self.counts.update(steps=self._steps, cached=stats.cached_tokens)
         self.counts.update(dict.fromkeys(self._kinds, self._added))
 
@@ -237,7 +248,9 @@ class Traffic:
     def _step(self) -> None:
         first = min(self.alive, key=lambda each: len(each.ahead & {*self.alive}), default=None)
         ran = [*self.scheduler.running]
-        turn = self.scheduler.schedule(self._drafts())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of copies that fail
+            turn = self.scheduler.schedule(self._drafts())
         if turn is None:
             assert not self.alive
             return
