@@ -371,6 +371,24 @@ FAMILIES |= {
         },
         _patches,
     ),
+    "MiniMaxM3VL": (
+        {
+            "text_config": TEXT
+            | MOE
+            | {
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "layer_types": ["full_attention", "minimax_m3_sparse"],
+                "index_head_dim": 16,
+                "index_n_heads": 2,
+                "index_block_size": 4,
+                "rotary_dim": 8,
+            },
+            "vision_config": EYE | {"patch_size": 4, "image_size": 16},
+            "projector_hidden_size": 64,
+        },
+        ({"image_grid_thw": torch.tensor([[1, 4, 4]])}, (16, 96), 4),
+    ),
     "GotOcr2": (
         {
             "text_config": QWEN2,
@@ -429,6 +447,9 @@ FAMILIES |= {
     ),
 }
 
+CLASSES = {"MiniMaxM3VL": "MiniMaxM3SparseForConditionalGeneration"}
+PLAIN = ("Exaone4_5_", "MiniMaxM3VL", "VideoLlama3")
+"""Those that count patches of pictures as they count text."""
 WHOLE = ("Gemma3", "Gemma4", "PaliGemma")
 """Those whose pictures, or prompts, are seen as a whole."""
 
@@ -440,7 +461,7 @@ def model_of(family):
         fields = {"image_token_id": IMAGE, "video_token_id": VIDEO} | fields
     config = getattr(transformers, f"{family}Config")(**fields)
     torch.manual_seed(5)
-    name = f"{family}ForConditionalGeneration"
+    name = CLASSES.get(family, f"{family}ForConditionalGeneration")
     model = getattr(transformers, name)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -464,7 +485,7 @@ def picture(family, before, after, seed=1):
     marks = [torch.tensor([[mark]]) for mark in MARKS.get(family, (START, END))]
     ids = torch.cat([texts[0], marks[0], places, marks[1], texts[1]], dim=1)
     found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if "image_grid_thw" in more and family not in ("Exaone4_5_", "VideoLlama3"):
+    if "image_grid_thw" in more and family not in PLAIN:
         found["mm_token_type_ids"] = (ids == IMAGE).long()
     if family == "Gemma4":
         found["mm_token_type_ids"] = (ids == IMAGE).long()
@@ -510,6 +531,15 @@ HEARING = {
     "Voxtral": (
         {"text_config": LLAMA, "audio_config": EAR, "audio_token_id": IMAGE},
         _sound(2),
+    ),
+    "MossTranscribeDiarize": (
+        {
+            "text_config": {"model_type": "qwen3"} | TEXT,
+            "audio_config": EAR,
+            "audio_token_id": IMAGE,
+            "audio_chunk_size": 2560,
+        },
+        _sound(2, "input_features_mask"),
     ),
     "AudioFlamingo3": (
         {

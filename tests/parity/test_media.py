@@ -74,7 +74,7 @@ def test_answers_of_generate(family):
         engine.cache.check()
 
 
-@pytest.mark.parametrize("family", ["GotOcr2", "Qwen4Exp"])
+@pytest.mark.parametrize("family", ["GotOcr2", "MiniMaxM3VL", "MossTranscribeDiarize", "Qwen4Exp"])
 def test_rows_by_themselves(family):
     """Tokens are as probable as in generate(), where each row has a pass of its own."""
     model = model_of(family)
