@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import octavo
-from octavo.engine import Engine, PromptLookup, SamplingParams
+from octavo.engine import Engine, HostMemory, PromptLookup, SamplingParams
 
 HOME = str(Path(octavo.__file__).parent)
 CORE = str(Path(HOME, "core"))  # compiled where a compiler is, then without lines
@@ -100,7 +100,9 @@ class Served:
         token = sum(layer.elements_per_token for layer in spec.layers) * 8
         plan = octavo.plan(spec, 12 * 4 * token, page_size=4, dtype="fp64", order="head")
         guesses = PromptLookup(max_tokens=3, min_match=1)
-        self.engine = Engine(model, plan, speculation=guesses, max_step_tokens=16, watermark=0.0)
+        host = HostMemory("1MiB", copy_rate=1e15, prefill_rate=1e-3)  # copying always pays
+        options = {"speculation": guesses, "max_step_tokens": 16, "watermark": 0.0, "host": host}
+        self.engine = Engine(model, plan, **options)
         self.heard = Counter()
         several = SamplingParams(max_tokens=6, temperature=1.0, seed=3, n=2)
         self.requests = [

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import octavo
-from octavo.engine import Engine, SamplingParams
+from octavo.engine import Engine, HostMemory, SamplingParams
 
 SHAPE = {
     "vocab_size": 32,
@@ -127,8 +127,9 @@ def _listener(chance):
     return listen
 
 
-def test_every_request_ends_as_it_should(model):
-    """And the pages are conserved at every step."""
+@pytest.mark.parametrize("host", [None, HostMemory("1MiB", copy_rate=1e15, prefill_rate=1e-3)])
+def test_every_request_ends_as_it_should(model, host):
+    """And the pages are conserved at every step, whether or not what is lost is copied back."""
     model, broken = model
     chance = random.Random(3)
     asked = [*_prompts(chance, 24)]
@@ -137,7 +138,7 @@ def test_every_request_ends_as_it_should(model):
     options = {"max_step_tokens": chance.choice([8, 64]), "max_sequences": chance.choice([4, 12])}
     requests = []
     with Engine(
-        model, _plan(model, PAGES[model.config.model_type]), watermark=0.0, **options
+        model, _plan(model, PAGES[model.config.model_type]), watermark=0.0, host=host, **options
     ) as engine:
         coming = list(asked)
         while coming or not all(each.done for each in requests):
@@ -157,6 +158,7 @@ def test_every_request_ends_as_it_should(model):
         stats = engine.cache.stats()
         assert (0, 0) == (stats.live, stats.sequences)
         assert stats.preemptions > 0
+        assert (host is not None) == (engine.stats.restored_tokens > 0)
 
     reasons = {each.finish_reason for each in requests}
     assert {"length", "deadline", "cancelled"} == reasons

@@ -141,6 +141,13 @@ def test_prompts_that_do_not_fit_together_queue(generate):
     assert _texts(roomy) == _texts(tight)
 
 
+def test_host_memory_changes_no_answer(generate):
+    """In a pool that is tight for three, with and without."""
+    words = ("one", "two", "three", "--max-tokens", "20", "--memory", "16KiB")
+
+    assert _texts(generate(*words)) == _texts(generate(*words, "--host-memory", "8MiB"))
+
+
 def test_no_tokens_asked_for(generate):
     """--max-tokens 0 gives an empty answer that ended by length."""
     [output] = generate("hello", "--max-tokens", "0")["outputs"]

@@ -370,6 +370,9 @@ def test_an_interrupted_sweep_shows_what_has_run(simulate, monkeypatch):
         (("chat", "--pages", 9, "--router", "prefix"), 2, "--router has no effect: .*one replica"),
         (("chat", "--pages", 9, "--step-ms", 3), 2, "--step-ms has no effect: it needs --timing"),
         (("chat", "--pages", 9, "--no-preemption"), 2, "--no-preemption has no effect"),
+        (("chat", "--config", GEMMA, "--host-memory", "1GiB"), 2, "it needs --timing"),
+        (("chat", "--timing", "--host-memory", "1GiB"), 2, "--host-memory .* needs --config"),
+        (("chat", "--timing", "--copy-rate", 9), 2, "--copy-rate .* it needs --host-memory"),
         (("chat", "--pages", 9, "--max-step-tokens", 3), 2, "it needs --timing or --config"),
         (("chat", "--pages", 9, "--tp", 2), 2, "--tp has no effect: it needs --config"),
         (("chat", "--pages", 9, "--config", GEMMA, "--weights", 2), 2, "--weights has no effect"),
@@ -531,6 +534,21 @@ def test_a_trace_of_lengths(simulate, tmp_path):
     assert "hits cannot be measured" in out
     assert "not known, of 1,559 tokens" in out
     assert "pool unbounded" in out
+
+
+def test_host_memory(simulate):
+    """What is copied back is told, where copying is faster than computing."""
+    words = ("system-prompt", "--timing", "--config", GEMMA.with_name("Llama-3.1-8B.json"))
+    words += ("--memory", "1GiB", "--weights", 0, "--rate", 50, "--requests", 40, "--watermark", 0)
+    words += ("--host-memory", "8GiB")
+    found = json.loads(simulate(*words, "--copy-rate", "2e10", "--json")[1])
+
+    assert (2**33, 2e10) == tuple(found["time_model"][n] for n in ("host_memory", "copy_rate"))
+    assert found["runs"][0]["restored_tokens"] > 0
+    out = simulate(*words, "--copy-rate", "2e10")[1]
+    assert "copied bytes / 2e+10 seconds" in out
+    assert f"{found['runs'][0]['restored_tokens']:,} copied back" in out
+    assert "copied back" not in simulate(*words, "--copy-rate", "2e9")[1]
 
 
 def test_ids_and_times_of_other_units(simulate, tmp_path):
