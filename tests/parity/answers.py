@@ -7,6 +7,7 @@ from pathlib import Path
 
 import encoder_models
 import media_models
+import media_shapes
 import served_models
 from matrix import CONDITIONS, Case, refusals
 
@@ -15,8 +16,8 @@ from octavo.errors import UnsupportedModel
 from octavo.model.configs.nested import REFUSED as NO_CACHE
 
 FILE = Path(__file__).parents[1] / "data/engine_families.json"
-HEAR = list(media_models.HEARING)
-SEE = [name for name in media_models.FAMILIES if name not in HEAR]
+HEAR = list(media_shapes.HEARING)
+SEE = [name for name in media_shapes.FAMILIES if name not in HEAR]
 
 
 def _smollm2(name: str) -> Case:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from media_models import FAMILIES, LLAMA
+from media_shapes import FAMILIES, LLAMA
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit

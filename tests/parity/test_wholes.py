@@ -5,8 +5,9 @@ from functools import cache as once
 import media_models
 import pytest
 import torch
-from media_models import IMAGE, agree
+from media_models import WHOLE, agree
 from media_models import scored as by_generate
+from media_shapes import IMAGE
 
 import octavo
 from octavo.engine import Engine, SamplingParams
@@ -120,7 +121,7 @@ def test_prompts_seen_as_a_whole_in_chunks(size):
             assert agree(expected, ask(engine, *prompts))
 
 
-@pytest.mark.parametrize("family", media_models.WHOLE)
+@pytest.mark.parametrize("family", WHOLE)
 def test_prompts_are_scored_as_a_whole(family):
     """How probable a prompt's tokens are is told of the whole prompt, in chunks of any size."""
     model = model_of(family)
