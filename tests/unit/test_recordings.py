@@ -34,6 +34,7 @@ FUNCTIONS = {
     "norms": lambda x: nn.functional.silu(nn.functional.layer_norm(x, (4,)).softmax(-1)),
     "an input": lambda x: x.view(4, 6),
     "nothing": lambda x: x[:0] * 2,
+    "dropout that is off": lambda x: nn.functional.dropout(x, 0.5, training=False) + 1,
     "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.view(6, 2, 2)) * 1j),
 }
 

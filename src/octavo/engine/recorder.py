@@ -119,12 +119,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         leaves, tree = tree_flatten((args, kwargs))
         outs = tree_flatten(found)[0]
+        are_tensors = all(isinstance(out, torch.Tensor) for out in outs)
+        fresh = [at for at, out in enumerate(outs) if are_tensors and not self._is_known(out)]
         given = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         if not self._are_known([leaves[at] for at in given]):
             return
-        if name in _READS or not all(isinstance(out, torch.Tensor) for out in outs):
+        if name in _READS or not are_tensors:
             self.why_not = f"it reads numbers of tensors, by {name}"
-        elif _SEEDED in function.tags:
+        elif _SEEDED in function.tags and fresh:
             self.why_not = f"{name} may be random"
         elif _SHAPED in function.tags and not _is_by_number(name, leaves):
             self.why_not = f"the shape of {name} depends on numbers"
@@ -135,12 +137,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif function._schema.is_mutable:
             bind = partial(_bind_mutable, function, leaves, tree, given)
             self._add(bind, tuple(leaves[at] for at in given), ())
-        else:
-            fresh = [at for at, out in enumerate(outs) if not self._is_known(out)]
-            if fresh:  # the others are views, which need no computing
-                into = tuple(outs[at] for at in fresh)
-                bind = partial(_bind_functional, function, leaves, tree, given, fresh, len(outs))
-                self._add(bind, (*(leaves[at] for at in given), *into), into)
+        elif fresh:  # the others are views, which need no computing
+            into = tuple(outs[at] for at in fresh)
+            bind = partial(_bind_functional, function, leaves, tree, given, fresh, len(outs))
+            self._add(bind, (*(leaves[at] for at in given), *into), into)
         self._kept.append(found)
 
     def _are_known(self, tensors: Iterable[torch.Tensor]) -> bool:
