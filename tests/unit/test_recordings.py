@@ -141,6 +141,42 @@ def test_an_error_within_ends_the_recording():
     assert [] == seen.calls
 
 
+class Chosen(nn.Module):
+    """A module whose Python looks at numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x, scale=1):
+        """Another sum, and how often it was called."""
+        self.calls += 1
+        return (x * scale if x.sum().item() > 0 else x - 1), self.calls, x
+
+
+def test_modules_set_apart_are_called_as_a_whole():
+    """With what they are given by then; the rest is recorded."""
+    module, x = Chosen(), torch.ones(4)
+
+    def function(x):
+        found, _, same = module(x * 2, scale=3)
+        return found + same
+
+    seen, _ = record(function, x)
+    assert seen.within is module
+    with torch.inference_mode(), Recorder([x], [module]) as seen:
+        found = function(x)
+    assert seen.why_not is None
+    assert "forward" not in vars(module)
+    again = Recorded(seen, found, Arena())
+    before = module.calls
+
+    assert torch.equal(torch.full((4,), 8.0), again.run())
+    x.fill_(-1)
+    assert torch.equal(torch.full((4,), -5.0), again.run())
+    assert before + 2 == module.calls
+
+
 class Model(nn.Module):
     """A model whose forward is counted."""
 
@@ -168,7 +204,7 @@ def stepped():
     def step(count=2):
         ids, before = torch.randint(7, (count,)), model.calls
         begun.append(1)
-        found = steps.run([ids], lambda: begun.append(1), model)
+        found = steps.run([ids], model, lambda: lambda: begun.append(1))
         called = model.calls - before
         assert torch.equal(found, model(ids))
         model.calls -= 1
@@ -262,7 +298,7 @@ def test_old_weights_live_until_the_model_is_looked_at(stepped):
 
 
 def test_a_model_that_reads_numbers_is_left_alone(stepped):
-    """After some steps in vain nothing is recorded any more, and the reason is told."""
+    """Where it is most of the model nothing is recorded any more, and the reason is told."""
 
     def compute(ids):
         stepped.model.calls += 1
@@ -271,7 +307,7 @@ def test_a_model_that_reads_numbers_is_left_alone(stepped):
     ids = torch.tensor([1, 2])
     for _ in range(8):
         with torch.inference_mode():
-            stepped.steps.run([ids], lambda: None, compute)
+            stepped.steps.run([ids], compute, lambda: lambda: None)
 
     assert 8 == stepped.model.calls
     assert "reads numbers" in stepped.steps.why_not
@@ -288,7 +324,7 @@ def test_a_recording_that_is_wrong_is_never_used(stepped):
     for _ in range(5):
         with torch.inference_mode():
             ids = torch.tensor([1, 2])
-            found.append(stepped.steps.run([ids], lambda: None, compute).clone())
+            found.append(stepped.steps.run([ids], compute, lambda: lambda: None).clone())
 
     assert "gave other numbers" in stepped.steps.why_not
     for at, each in enumerate(found):
@@ -304,7 +340,7 @@ def test_a_model_that_raises_can_go_on(stepped):
     stepped.step()
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no"), torch.inference_mode():
-            stepped.steps.run([torch.tensor([1, 2])], lambda: None, broken)
+            stepped.steps.run([torch.tensor([1, 2])], broken, lambda: lambda: None)
 
     assert [1, 1, 0] == [stepped.step() for _ in range(3)]
 
@@ -327,6 +363,27 @@ def test_recordings_are_not_copied(stepped):
     for each in (stepped.steps, Arena(), Recorder([])):
         with pytest.raises(CopyError):
             copy.deepcopy(each)
+
+
+def test_a_part_that_reads_numbers_is_set_apart(stepped):
+    """Its kind is called, and the rest of the model is not."""
+    model, part = stepped.model, Chosen()
+    own = model.forward
+    model.part = part
+    stepped.steps.look()
+
+    def compute(ids):
+        return part(own(ids))[0]
+
+    ids = torch.tensor([1, 2])
+    for _ in range(7):
+        with torch.inference_mode():
+            found = stepped.steps.run([ids], compute, lambda: lambda: None)
+            assert torch.equal(found, compute(ids))
+
+    assert stepped.steps.why_not is None
+    assert 7 + 4 == model.calls  # first, two recordings, a trial
+    assert 14 + 1 == part.calls
 
 
 # -- in an engine ----------------------------------------------------------------------------------
@@ -371,7 +428,9 @@ def run(engine, prompts, **params):
 PROMPTS = [range(5), range(10, 21), range(40, 43)]
 
 
-@pytest.mark.parametrize("family", ["Llama", "Qwen3", "Gemma2", "Gemma3", "Olmo2", "GptOss"])
+@pytest.mark.parametrize(
+    "family", ["Llama", "Qwen3", "Gemma2", "Gemma3", "Olmo2", "Mixtral", "Lfm2"]
+)
 @pytest.mark.parametrize("speculation", [None, PromptLookup()])
 def test_answers_are_the_same_without_modules(family, speculation, monkeypatch):
     """Many steps call no module, and every token is what it was."""

@@ -79,6 +79,11 @@ class Mixers:
         self.pages, self.forgets = StatePages(storage), keeps_states(model)
         self._modules = modules_with_states(model) if self.pages.tensors else []
 
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        """Those that keep states. O(modules)."""
+        return [module for module, _ in self._modules]
+
     def take(self) -> None:
         """Have the modules run by `StepStates` in a step. O(modules)."""
         for module, make in self._modules:
@@ -128,6 +133,21 @@ class StepStates:
         if isinstance(found[0], tuple):
             return tuple(self._joined(each) for each in zip(*found, strict=True))
         return self._joined(found)
+
+    def kept(self) -> Callable[[], None]:
+        """What puts states that rows go on from back, where the step is to be computed twice.
+
+        Cost: O(bytes of the rows' states), now and when it is called.
+        """
+        sources = [rows.source for rows in self._rows if rows.has_state]
+        kept = [(*at, source) for at in self._pages.tensors for source in sources]
+        states = [self._pages.read(*each) for each in kept]
+
+        def put_back() -> None:
+            for each, state in zip(kept, states, strict=True):
+                self._pages.write(*each, state)
+
+        return put_back
 
     def check(self) -> None:
         """Check that every layer that keeps a state has run so.

@@ -2,9 +2,11 @@
 
 While a `Recorder` is entered it sees every operation of torch, and the calls that octavo's own
 kernels `note`. What it has seen is a list of calls on tensors: `octavo.engine.recorded` gives these
-other places and makes them again. Knows no models and no steps.
+other places and makes them again. A module that cannot be recorded may be set apart: it is called
+again as a whole. Knows no families of models and no steps.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -47,35 +49,48 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         known: tensors that are there whenever the calls are made again, such as weights and inputs.
+        apart: modules that are to be called as a whole, whatever they compute.
 
     Attributes:
         calls: what was computed, in order.
         born: by the address of its storage, bytes and the number of the call before which memory
             was first used.
         why_not: why what was computed cannot be computed again so; None: it can.
+        within: the module that was running then.
 
     Cost: some ten microseconds per operation.
     """
 
     __reduce__ = uncopied("it belongs to one step")
 
-    def __init__(self, known: Iterable[torch.Tensor]) -> None:
+    def __init__(
+        self, known: Iterable[torch.Tensor], apart: Iterable[torch.nn.Module] = ()
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self.born: dict[int, tuple[int, int]] = {}
         self.why_not: str | None = None
+        self.within: torch.nn.Module | None = None
+        self._apart = {module: vars(module).get("forward") for module in apart}
         self._known = {0, *map(_address, known)}  # 0: of no elements
         self._kept: list[Any] = []  # while they live no address stands for another storage
         self._paused = False
 
     def __enter__(self) -> Self:
+        for module in self._apart:
+            module.__dict__["forward"] = partial(self._call, module.forward)
         super().__enter__()  # type: ignore[no-untyped-call]
         _now.set(self)
         return self
 
     def __exit__(self, *error: object) -> None:
         _now.set(None)
+        self._paused = True
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for module, own in self._apart.items():
+            del module.forward
+            if own is not None:
+                module.__dict__["forward"] = own
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -125,13 +140,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._are_known([leaves[at] for at in given]):
             return
         if name in _READS or not are_tensors:
-            self.why_not = f"it reads numbers of tensors, by {name}"
+            self._refuse(f"it reads numbers of tensors, by {name}")
         elif _SEEDED in function.tags and fresh:
-            self.why_not = f"{name} may be random"
+            self._refuse(f"{name} may be random")
         elif _SHAPED in function.tags and not _is_by_number(name, leaves):
-            self.why_not = f"the shape of {name} depends on numbers"
+            self._refuse(f"the shape of {name} depends on numbers")
         elif any(out.is_conj() or out.is_neg() for out in outs):
-            self.why_not = f"{name} gives what is to be conjugated or negated when it is read"
+            self._refuse(f"{name} gives what is to be conjugated or negated when it is read")
         elif name in _EMPTY:
             self._bear(outs)
         elif function._schema.is_mutable:
@@ -139,14 +154,42 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._add(bind, tuple(leaves[at] for at in given), ())
         elif fresh:  # the others are views, which need no computing
             into = tuple(outs[at] for at in fresh)
-            bind = partial(_bind_functional, function, leaves, tree, given, fresh, len(outs))
+            make = _bind_one if len(outs) == 1 else _bind_whole
+            bind = partial(make, function, leaves, tree, given, fresh)
             self._add(bind, (*(leaves[at] for at in given), *into), into)
         self._kept.append(found)
+
+    def _call(self, own: Any, *args: Any, **kwargs: Any) -> Any:
+        """What a module that is set apart gives; calling it is one call."""
+        with self.paused():
+            found = own(*args, **kwargs)
+        if self._paused or self.why_not is not None:
+            return found
+        leaves, tree = tree_flatten((args, kwargs))
+        given = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        outs = tree_flatten(found)[0]
+        fresh = [
+            at
+            for at, out in enumerate(outs)
+            if isinstance(out, torch.Tensor) and not self._is_known(out)
+        ]
+        bind = partial(_bind_whole, own, leaves, tree, given, fresh)
+        self.note(bind, [leaves[at] for at in given], [outs[at] for at in fresh])
+        return found
+
+    def _refuse(self, why: str) -> None:
+        """Record nothing more."""
+        self.why_not, frame = why, sys._getframe()
+        while frame.f_back is not None and self.within is None:
+            frame = frame.f_back
+            if frame.f_code.co_name == "forward":
+                module = frame.f_locals.get("self")
+                self.within = module if isinstance(module, torch.nn.Module) else None
 
     def _are_known(self, tensors: Iterable[torch.Tensor]) -> bool:
         for tensor in tensors:
             if not self._is_known(tensor):
-                self.why_not = "it computes with tensors that were made elsewhere"
+                self._refuse("it computes with tensors that were made elsewhere")
                 return False
         return True
 
@@ -189,27 +232,38 @@ def _bind_mutable(
     return partial(function, *args, **kwargs)
 
 
-def _bind_functional(
+def _bind_one(
     function: Any,
     leaves: list[Any],
     tree: Any,
     given: list[int],
     fresh: list[int],
-    count: int,
     *tensors: torch.Tensor,
 ) -> Callable[[], Any]:
-    """What computes an operation into tensors that are there."""
+    """What computes an operation of one result into a tensor that is there."""
+    (args, kwargs), out = _filled(leaves, tree, given, tensors[:-1]), tensors[-1]
+    if function._schema.name in _COPIES and args[0].shape == out.shape:
+        return partial(out.copy_, args[0])
+    if (into := _out_of(function)) is not None:
+        return partial(into, *args, **kwargs, out=out)
+    return _bind_whole(function, leaves, tree, given, fresh, *tensors)
+
+
+def _bind_whole(
+    function: Any,
+    leaves: list[Any],
+    tree: Any,
+    given: list[int],
+    fresh: list[int],
+    *tensors: torch.Tensor,
+) -> Callable[[], Any]:
+    """What computes an operation or a module, and copies what is new to tensors that are there."""
     args, kwargs = _filled(leaves, tree, given, tensors[: len(given)])
-    outs = tensors[len(given) :]
-    if count == len(outs) == 1:
-        if function._schema.name in _COPIES and args[0].shape == outs[0].shape:
-            return partial(outs[0].copy_, args[0])
-        if (into := _out_of(function)) is not None:
-            return partial(into, *args, **kwargs, out=outs[0])
+    places = list(zip(fresh, tensors[len(given) :], strict=True))
 
     def compute() -> None:
         found = tree_flatten(function(*args, **kwargs))[0]
-        for at, out in zip(fresh, outs, strict=True):
+        for at, out in places:
             out.copy_(found[at])
 
     return compute

@@ -21,7 +21,7 @@ from octavo.errors import uncopied
 MOST_TOKENS = 64
 """Of a step that is recorded: beside the work of more, calls of modules cost little."""
 _KEPT = 64  # shapes
-_TRIES = 3  # steps in vain, after which none is recorded
+_KINDS = 4  # of modules that are set apart, after which nothing is recorded
 _LOOK = 16  # steps after which the model is looked at again, if nobody asks
 
 _PARTS = ("_parameters", "_buffers", "_modules")
@@ -29,6 +29,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _VERSION = attrgetter("_version")
 
 Compute = Callable[..., torch.Tensor]
+Keep = Callable[[], Callable[[], None]]
 
 
 class Watched:
@@ -99,6 +100,8 @@ class Recordings:
     Args:
         model: whose steps are computed.
         others: tensors that its steps read beside those its modules hold.
+        apart: modules that are called as a whole, as what they read is the step's; those that turn
+            out to depend on numbers are too.
 
     Attributes:
         why_not: why no step is recorded any more; None: they are.
@@ -106,10 +109,15 @@ class Recordings:
 
     __reduce__ = uncopied("it has the addresses of one model's weights")
 
-    def __init__(self, model: Any, others: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(
+        self,
+        model: Any,
+        others: Iterable[torch.Tensor] = (),
+        apart: Iterable[torch.nn.Module] = (),
+    ) -> None:
         self._model, self._others = model, tuple(others)
         self.why_not: str | None = None
-        self._failed, self._unseen = 0, 0
+        self._given, self._kinds, self._unseen = set(apart), set[type](), 0
         self._arena = Arena()
         self._forget()
 
@@ -124,16 +132,19 @@ class Recordings:
             self._forget()
 
     def run(
-        self, inputs: Sequence[torch.Tensor], begin: Callable[[], None], compute: Compute
+        self,
+        inputs: Sequence[torch.Tensor],
+        compute: Compute,
+        keep: Callable[[], Callable[[], None]],
     ) -> torch.Tensor:
         """What ``compute`` gives for ``inputs``, or what was recorded of it gives.
 
         Args:
             inputs: int64 on the CPU, the first of all tokens; steps whose inputs have the same
                 shapes are alike.
-            begin: has been called once for this step, and is called again before it is computed a
-                second time.
             compute: takes the inputs.
+            keep: called before a step is computed twice; what it returns is called in between, and
+                makes all as it was.
 
         Returns:
             A tensor that the next call may overwrite.
@@ -155,8 +166,8 @@ class Recordings:
             mine.copy_(given)
         if shape.trusted:
             return shape.recorded.run()
-        expected = compute(*inputs)
-        begin()
+        again, expected = keep(), compute(*inputs)
+        again()
         shape.trusted = torch.equal(expected, shape.recorded.run())
         if not shape.trusted:
             self.why_not = "what was recorded gave other numbers than the model"
@@ -176,14 +187,23 @@ class Recordings:
         self, shape: _Shape, inputs: Sequence[torch.Tensor], compute: Compute
     ) -> torch.Tensor:
         mine = [tensor.clone() for tensor in inputs]
-        with Recorder([*self._watched.tensors, *mine]) as seen:
+        apart = [m for m in self._model.modules() if m in self._given or type(m) in self._kinds]
+        with Recorder([*self._watched.tensors, *mine], apart) as seen:
             found = compute(*mine)
         if seen.why_not is None:
             shape.inputs, shape.recorded = mine, Recorded(seen, found, self._arena)
+        elif len(self._kinds) < _KINDS and self._is_part(seen.within):
+            self._kinds.add(type(seen.within))
         else:
-            self._failed += 1
-            self.why_not = seen.why_not if self._failed == _TRIES else None
+            self.why_not = seen.why_not
         return found
+
+    def _is_part(self, module: torch.nn.Module | None) -> bool:
+        """Whether enough is left to be recorded where modules of a kind are set apart."""
+        if module is None or type(module) in self._kinds:
+            return False
+        mine, every = (sum(w.numel() for w in m.parameters()) for m in (module, self._model))
+        return 2 * mine < every
 
     def _forget(self) -> None:
         self._shapes: OrderedDict[Any, _Shape] = OrderedDict()

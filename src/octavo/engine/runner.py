@@ -223,9 +223,8 @@ class Runner:
         model.eval()
         self._take()
         self._recordings: Recordings | None = None
-        stateless = not self._mixers.pages.tensors
-        if self._latents is not None and stateless and self.storage.device.type == "cpu":
-            self._recordings = Recordings(model, self._latents.matrices)
+        if self._latents is not None and self.storage.device.type == "cpu":
+            self._recordings = Recordings(model, self._latents.matrices, self._mixers.modules)
 
     def look(self) -> None:
         """See whether somebody has changed the model, before a request begins. O(modules)."""
@@ -292,12 +291,22 @@ class Runner:
         inputs = self._tensor(step.input_ids), self._tensor(step.positions), wanted
         if self._recordings is None:
             return self._compute(*inputs)
-        return self._recordings.run(inputs, partial(self._begin, step, guesses), self._compute)
+        return self._recordings.run(inputs, self._compute, partial(self._keep, step, guesses))
 
     def _begin(self, step: Step, guesses: NDArray[np.int64]) -> None:
         """Give the model's layers a step to write to and to read."""
         self._writer.now = RecordedPass(self._writer, self.storage, step, (1, step.input_ids.size))
         self._writer.states = self._mixers.states(step, guesses)
+
+    def _keep(self, step: Step, guesses: NDArray[np.int64]) -> Callable[[], None]:
+        """What lets a step that has begun begin once more, from the states it is to go on from."""
+        put_back = self._writer.states.kept() if self._writer.states is not None else list[Any]
+
+        def again() -> None:
+            put_back()
+            self._begin(step, guesses)
+
+        return again
 
     def _compute(
         self, ids: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor
