@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import compress
+from itertools import compress, count
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -236,7 +236,8 @@ class EngineCore:
         try:
             if self._erases:
                 storage.zero(step.fresh)
-            storage.apply(step.copies)
+            if step.copies:
+                storage.apply(step.copies)
             drafts = self._speculation.write(step, turn.requests)
             scored = with_scores(step, turn.requests)
             conditions = [each.condition for each in turn.requests]
@@ -245,14 +246,16 @@ class EngineCore:
                 self.codebooks.placed(scored, turn.requests),
             ):
                 logits = self.runner.forward(scored, draft_counts(step))
-            storage.apply(step.snapshots)
+            if step.snapshots:
+                storage.apply(step.snapshots)
             logits, broken = note_scores(scored, step, turn.requests, logits)
-            rows = list(compress(turn.requests, step.wants_token.tolist()))
+            wants = step.wants_token.tolist()
+            rows = list(compress(turn.requests, wants))
             logits, drafts, wanting = _with_forks(logits, drafts, rows)
             found = self.codebooks.finish(sample_accepted(logits, drafts, wanting), wanting)
             failed = [  # forks come last
                 at
-                for at, choices in zip(step.sample.tolist(), found, strict=False)
+                for at, choices in zip(compress(count(), wants), found, strict=False)
                 if isinstance(choices, UnsupportedModel)
             ]
             for at in (*broken, *failed):  # nobody is to find its keys and values
@@ -469,6 +472,8 @@ class EngineCore:
             self.runner.storage.zero(self.cache.vacated())
 
     def _count(self, **more: int) -> None:
+        if not more:
+            return
         old = self.stats
         self.stats = old._replace(**{name: getattr(old, name) + n for name, n in more.items()})
 

@@ -110,7 +110,7 @@ class Speculation:
             The guesses of each row that wants a token.
         """
         if self._guesser is None:
-            return [[] for _ in step.sample]
+            return [[] for wants in step.wants_token.tolist() if wants]
         self._began = perf_counter()
         drafts = self._guesser.guess(step, requests, draft_counts(step).tolist())
         step.input_ids[step.unknown.at] = [token for each in drafts for token in each]

@@ -6,6 +6,7 @@ sampling one by one, whatever was guessed. Knows logits and requests; no pages.
 
 from collections.abc import Sequence as Items
 from itertools import accumulate
+from operator import gt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,15 +92,16 @@ def _row(request: Request, choices: list[Choice]) -> Row:
 
 
 def accepted(step: Step, found: Found) -> tuple[Any, Any]:
-    """What `Cache.commit` is told of a step: (flat ids, how many of each row), positions kept.
+    """What `Cache.commit` is told of a step: tokens, and positions kept where some were guessed.
 
-    Where a sampler raised, the row learns nothing. None of the latter where nothing was guessed.
+    Where a sampler raised, the row learns nothing. O(rows + tokens).
     """
     rows = [choices if isinstance(choices, list) else [] for choices in found]
+    flat = [choice.token for choices in rows for choice in choices]
+    guessed = any(map(gt, step.context.tolist(), step.known.tolist()))
+    if not guessed and all(rows):
+        return flat, None
     counts = np.zeros(len(step.counts), np.int32)
     counts[step.wants_token] = [len(choices) for choices in rows]
-    flat = np.array([choice.token for choices in rows for choice in choices], np.int32)
-    drafts = draft_counts(step)
-    if not drafts.any():
-        return (flat, counts), None
-    return (flat, counts), step.counts - drafts + np.maximum(counts - 1, 0)
+    kept = step.counts - draft_counts(step) + np.maximum(counts - 1, 0)
+    return (np.array(flat, np.int32), counts), kept
