@@ -1,13 +1,14 @@
 """Pictures and prefixes that a decoder sees as a whole, wherever a prompt is cut."""
 
 from functools import cache as once
+from unittest.mock import patch
 
 import media_models
 import pytest
 import torch
 from media_models import WHOLE, agree
 from media_models import scored as by_generate
-from media_shapes import IMAGE
+from media_shapes import FAMILIES, IMAGE
 
 import octavo
 from octavo.engine import Engine, SamplingParams
@@ -65,6 +66,19 @@ def test_windows_shorter_and_longer_than_pictures(window, attention):
             assert agree(expected, ask(engine, *prompts))
             engine.cache.check()
     assert attention == model.config._attn_implementation
+
+
+@pytest.mark.parametrize("kind", ["full_attention", "sliding_attention"])
+def test_layers_of_one_kind(kind):
+    """A decoder may be given masks for layers that it has none of."""
+    fields = FAMILIES["Gemma3"][0]
+    text = fields["text_config"] | {"layer_types": [kind] * 2}
+    with patch.dict(FAMILIES, Gemma3=(fields | {"text_config": text}, FAMILIES["Gemma3"][1])):
+        model = media_models.model_of("Gemma3")
+    prompt = media_models.picture("Gemma3", 5, 4)
+    expected = [by_generate(model, prompt)]
+    with engine_of(model, max_step_tokens=7) as engine:
+        assert agree(expected, ask(engine, prompt))
 
 
 def test_what_is_seen_matters():

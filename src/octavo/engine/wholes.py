@@ -77,6 +77,8 @@ class Seen(NamedTuple):
         """
         masks = {}
         for kind, (until, window) in self.by_kind.items():
+            if kind is not None and kinds is not None and kind not in kinds:
+                continue  # a mask for layers that the decoder has not
             layer = 0 if kind is None or kinds is None else kinds.index(kind)
             columns, first = cache.get_mask_sizes(len(at), layer)
             key = torch.arange(first, first + columns, device=at.device)
