@@ -37,15 +37,13 @@ def sample_rows(logits: torch.Tensor, rows: Sequence[Row]) -> list[Choice | Exce
     Cost: O(rows * vocabulary), and what `narrow` says of rows that sample.
     """
     most = max(1, _BLOCK // logits.shape[-1])
-    found: list[Choice | Exception] = []
-    for start in range(0, len(rows), most):
-        block, members = logits[start : start + most], rows[start : start + most]
-        scores = block.float()
-        if reads(scores) and kernel("octavo_likeliest") is not None:
-            found += map(choose, scores.unbind(), members)
-        else:
-            found += _with_logprobs(block, members, _sample_block(block, members))
-    return found
+    if len(rows) > most:
+        blocks = [slice(start, start + most) for start in range(0, len(rows), most)]
+        return [each for block in blocks for each in sample_rows(logits[block], rows[block])]
+    scores = logits.float()
+    if reads(scores) and kernel("octavo_likeliest") is not None:
+        return list(map(choose, scores.unbind(), rows))
+    return _with_logprobs(logits, rows, _sample_block(logits, rows))
 
 
 def _sample_block(logits: torch.Tensor, rows: Sequence[Row]) -> list[int | Exception]:
