@@ -6,7 +6,7 @@ from attention_models import BY_ROWS, CONFIGS, model_of
 
 import octavo
 from octavo.engine import Engine, HostMemory, SamplingParams
-from octavo.engine.rows import rows_of
+from octavo.engine.rows import Pass, part_of, passes_of
 from octavo.integrations.transformers import attention, models
 from octavo.integrations.transformers.models import why_by_rows
 
@@ -103,8 +103,11 @@ def test_rows_of_a_step():
     cache = octavo.Cache(plan)
     first, idle, last = (cache.admit(range(3 + at, 9 + at)) for at in range(3))
     step = cache.extend([first, idle, last], [5, 0, 2])
-    rows = list(rows_of(step))
+    passes = passes_of(step, {}, by_rows=True)
+    rows = [part_of(step, each.rows) for each in passes]
 
+    assert [Pass([0]), Pass([2])] == passes
+    assert [Pass([0, 2])] == passes_of(step, {}, by_rows=False)
     assert [(first,), (last,)] == [row.sequences for row in rows]
     assert [[3, 4, 5, 6, 7], [5, 6]] == [row.input_ids.tolist() for row in rows]
     assert [[0, 5], [0, 2]] == [row.query_start.tolist() for row in rows]
