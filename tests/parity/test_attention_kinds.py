@@ -9,6 +9,7 @@ from octavo.engine import Engine, HostMemory, SamplingParams
 from octavo.engine.rows import Pass, part_of, passes_of
 from octavo.integrations.transformers import attention, models
 from octavo.integrations.transformers.models import why_by_rows
+from octavo.integrations.transformers.paged import PagedLayer
 
 NEW = 6
 GREEDY = SamplingParams(max_tokens=NEW)
@@ -131,7 +132,7 @@ def test_what_attention_has_no_use_for_is_refused(monkeypatch):
     with pytest.raises(octavo.UnsupportedModel, match="attends to 4 heads"):
         Engine(model, plan_for(model)).generate([[5, 6, 7]], GREEDY)
     one = torch.zeros(1, 1, 1, 8)
-    one.octavo_pages = None, attention.PagedLayer(0, octavo.Attention(1, 8, 8), "full", 1, 0)
+    one.octavo_pages = None, PagedLayer(0, octavo.Attention(1, 8, 8), "full", 1, 0)
     with pytest.raises(octavo.UnsupportedModel, match="position_bias"):
         attention.attend(model, one, one, one, None, position_bias=one)
 

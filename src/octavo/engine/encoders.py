@@ -24,9 +24,9 @@ from octavo.engine.media import digest_of, tensors_of
 from octavo.engine.rows import OpenRow, part_of, places_of
 from octavo.engine.runner import check_plan, wanted_places
 from octavo.errors import UnsupportedModel, uncopied
-from octavo.integrations.transformers.attention import PagedPass, paged_layers
 from octavo.integrations.transformers.layers import token_layer
 from octavo.integrations.transformers.models import spec_of
+from octavo.integrations.transformers.paged import PagedPass, paged_layers
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.model.spec import Attention, Cross
 from octavo.planner.request import Plan

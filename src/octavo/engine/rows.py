@@ -18,8 +18,8 @@ from octavo.cache.step import GroupView, Step
 from octavo.checks import Ints
 from octavo.engine.mixers import StateCache
 from octavo.errors import StepError, uncopied
-from octavo.integrations.transformers.attention import PagedPass, paged_layers
 from octavo.integrations.transformers.layers import token_layer
+from octavo.integrations.transformers.paged import PagedPass, paged_layers
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.storage.layers import LayerStore
 

@@ -30,13 +30,7 @@ from octavo.engine.rotary import turning
 from octavo.engine.rows import Pass, RowCache, part_of, passes_of
 from octavo.engine.takeover import Takeover
 from octavo.errors import PlanError, StepError, UnsupportedModel, uncopied
-from octavo.integrations.transformers.attention import (
-    NAME,
-    PagedLayer,
-    PagedPass,
-    attention_of,
-    paged_layers,
-)
+from octavo.integrations.transformers.attention import NAME, attention_of
 from octavo.integrations.transformers.latents import LatentLayers
 from octavo.integrations.transformers.models import (
     REFUSED,
@@ -45,6 +39,7 @@ from octavo.integrations.transformers.models import (
     taken_by,
     why_by_rows,
 )
+from octavo.integrations.transformers.paged import PagedLayer, PagedPass, paged_layers
 from octavo.model.layers import LayerKind, kinds_in
 from octavo.model.spec import Attention, Cross, Latent, ModelSpec, Shared, State
 from octavo.planner.request import Plan

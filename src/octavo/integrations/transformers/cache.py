@@ -35,7 +35,6 @@ from octavo.integrations.transformers.arguments import (
 )
 from octavo.integrations.transformers.attention import (
     NAME_WITH_MASKS,
-    PagedPass,
     attention_of,
     eagerly,
 )
@@ -50,6 +49,7 @@ from octavo.integrations.transformers.models import (
     shares,
     takes_attention,
 )
+from octavo.integrations.transformers.paged import PagedPass
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import OTHER_IDS, BatchRows
 from octavo.integrations.transformers.weights import Weights

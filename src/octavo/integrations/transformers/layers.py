@@ -11,8 +11,9 @@ from torch.nn.functional import pad
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionLayer
 
 from octavo.errors import PlanError, StepError, uncopied
-from octavo.integrations.transformers.attention import PagedLayer, eagerly, paged_layers
+from octavo.integrations.transformers.attention import eagerly
 from octavo.integrations.transformers.columns import ColumnReader
+from octavo.integrations.transformers.paged import PagedLayer, paged_layers
 from octavo.integrations.transformers.passes import ModelPass
 from octavo.integrations.transformers.rows import BatchRows
 from octavo.model.spec import Latent
