@@ -5,12 +5,13 @@ transformers; vLLM for CPUs and OpenVINO GenAI, where `--vllm-python` and `--ope
 interpreters that have them. All in fp32, or with `--dtype bf16` in that, but octavo int4 and
 OpenVINO, whose weights have 4 bits.
 
-Method: every side is a process of its own that keeps its model; in each round of a case the sides
-take turns with the same prompts of random ids, new ones each round, so that no prefix is known but
-the 512 tokens that prompts of a shared case have in common. Greedy, prefix caches on. Decode is
-the rate of new tokens after every prompt has its first; whole is new tokens by the time of the
-whole run, prompts included. The median of the rounds is printed, and what reading the weights and
-keys once a step allows by the machine's measured bandwidth: its rate stands beside.
+Method: every side is a process of its own that keeps its model. Before a case each answers as many
+short prompts, as a server has before: what is compiled, recorded or loaded once is not counted. In
+each round the sides take turns with the same prompts of random ids, new ones each round, so that no
+prefix is known but the 512 tokens that prompts of a shared case have in common. Greedy, prefix
+caches on. Decode is the rate of new tokens after every prompt has its first; whole is new tokens by
+the time of the whole run, prompts included. The median of the rounds is printed, and what reading
+the weights and keys once a step allows by the machine's measured bandwidth: its rate stands beside.
 """
 
 import argparse
@@ -50,6 +51,7 @@ class Case(NamedTuple):
     rounds: int
 
 
+WARM = 128  # tokens of the prompts that sides answer before a case
 CASES = [
     *(Case(batch, 128, 0, rounds) for batch, rounds in ((1, 7), (4, 5), (16, 3), (64, 1))),
     *(Case(batch, 1_024, 0, rounds) for batch, rounds in ((1, 5), (4, 3), (16, 1))),
@@ -156,6 +158,9 @@ def measure(
     """Print a case's lines; returns for each side how many rows had the first side's tokens."""
     found: dict[str, list[tuple[float | None, float]]] = {side.name: [] for side in sides}
     equal: Counter[str] = Counter()
+    before = prompts_of(Case(case.batch, WARM, 0, 1), 0)
+    for side in sides:
+        side.run(before, 6)
     for turn in range(min(case.rounds, options.rounds)):
         prompts, tokens = prompts_of(case, turn), {}
         if case.shared:  # what the prompts share has been asked about before
