@@ -323,6 +323,20 @@ def test_presence_and_frequency_count_the_answer_alone():
     assert [[0, 0, 0, -1, -0.75, 0], [0, 0, -0.75, 0, 0, 0], [0] * 6] == scores.tolist()
 
 
+def test_tokens_without_a_score_are_passed_over():
+    """Some models read more tokens than they write: no other row's score is changed."""
+    scores = torch.zeros(3, 20)
+    penalties = {"repetition_penalty": 2.0, "presence_penalty": 1.0, "frequency_penalty": 1.0}
+    bans = {"logit_bias": {22: 9.0, 5: 3.0}, "bad_words_ids": [[30], [5]]}
+    row = Asked([25, 3, 20], [39, 3, 20, 25, 3, 0], **bans, **penalties)
+    rows = [Asked(logprobs=1), row, Asked(logprobs=1)]
+
+    assert [0, 1, 0] == [each.token for each in sample_rows(scores, rows)]
+    assert not scores.any()
+    told = logprobs.logprobs_of(scores[:2], [25, 19], [0, 0])
+    assert [-float("inf"), pytest.approx(-np.log(20))] == [each.logprob for each in told]
+
+
 def test_top_n_sigma_keeps_what_is_near_the_largest():
     """Barred tokens count neither for the mean nor for the spread."""
     logits = torch.tensor([[0.0, 2, 4, 6, 8, -float("inf")]])  # the spread is the root of 8

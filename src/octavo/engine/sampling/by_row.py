@@ -84,7 +84,7 @@ def _changed(scores: torch.Tensor, row: Row) -> Iterator[None]:
     start, places = scores.data_ptr(), kept.ctypes.data
     old = places + kept.strides[0]
     count = kernel("octavo_change")(
-        *(start, prompt.ctypes.data, len(prompt), _at(output), len(output)),
+        *(start, len(scores), prompt.ctypes.data, len(prompt), _at(output), len(output)),
         *(_at(biased), _at(bias), len(biased), _at(bans), len(bans)),
         *(params.repetition_penalty, params.presence_penalty, params.frequency_penalty),
         *(places, old),

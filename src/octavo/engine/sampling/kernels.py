@@ -18,15 +18,9 @@ _AT, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES = {
     "octavo_likeliest": (_INT, _AT, _INT),
     "octavo_change": (
-        _INT,
-        _AT,
-        *[_AT, _INT] * 2,
-        *[_AT] * 2,
-        _INT,
-        _AT,
-        _INT,
-        *[_FLOAT] * 3,
-        *[_AT] * 2,
+        *(_INT, _AT, _INT, *[_AT, _INT] * 2),
+        *(*[_AT] * 2, _INT, _AT, _INT),
+        *(*[_FLOAT] * 3, *[_AT] * 2),
     ),
     "octavo_restore": (None, *[_AT] * 3, _INT),
     "octavo_draw_likely": (_INT, _AT, *[_INT] * 2, _FLOAT, _INT, *[_FLOAT] * 2, *[_INT] * 2),

@@ -33,7 +33,7 @@ def logprobs_of(
 
     Args:
         logits: [rows, vocabulary] of the model.
-        tokens: one per row, in its place.
+        tokens: one per row, in its place; -inf is told of one that has no logit.
         counts: how many of the likeliest are told, per row; all, where there are no more.
 
     Cost: O(rows * vocabulary).
@@ -55,7 +55,8 @@ def _logprobs_of_block(
     chances = (scores - top.values[:, :1]).exp_()
     norm = top.values[:, :1] + chances.sum(-1, keepdim=True).log_()
     places = torch.tensor(tokens, device=scores.device)[:, None]
-    own = (scores.gather(-1, places) - norm)[:, 0].tolist()
+    known = scores.gather(-1, places.clamp(max=size - 1)).masked_fill_(places >= size, -torch.inf)
+    own = (known - norm)[:, 0].tolist()
     values, ids = (top.values - norm).tolist(), top.ids.tolist()
     return [
         TokenLogprobs(

@@ -140,7 +140,8 @@ def _rewrite(
 
     Args:
         scores: [rows, vocabulary], contiguous.
-        places: rows, and token ids of each.
+        places: rows, and token ids of each; those that have no score are passed over, as some
+            models read more tokens than they write.
         new: called with which of ``places`` each is of, int64[all], and the scores, [all].
     """
     counts = [len(ids) for _, ids in places]
@@ -148,7 +149,9 @@ def _rewrite(
         return
     starts = np.array([row for row, _ in places], np.int64) * scores.shape[-1]
     ids = np.concatenate([np.asarray(ids, np.int64) for _, ids in places])
-    at = torch.from_numpy(ids + np.repeat(starts, counts)).to(scores.device)
+    inside = torch.from_numpy(ids < scores.shape[-1]).to(scores.device)
+    ids = np.minimum(ids, scores.shape[-1] - 1) + np.repeat(starts, counts)
+    at = torch.from_numpy(ids).to(scores.device)
     which = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(scores.device)
     flat = scores.view(-1)
-    flat[at] = new(which, flat[at])
+    flat[at[inside]] = new(which, flat[at])[inside]

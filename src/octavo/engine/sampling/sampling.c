@@ -226,40 +226,56 @@ int64_t octavo_likeliest(const float *x, int64_t n) {
 
 /* --- changes: those of processors.py ---------------------------------------------------------- */
 
+/* What is overwritten of a row of n scores. A token that has no score is passed over: some models
+ * read more tokens than they write. */
+struct kept {
+    float *x;
+    int64_t n, count;
+    int32_t *places;
+    float *old;
+};
+
+INLINE int keep(struct kept *kept, int32_t id) {
+    if (id < 0 || id >= kept->n) return 0;
+    kept->places[kept->count] = id, kept->old[kept->count++] = kept->x[id];
+    return 1;
+}
+
+static void keep_all(struct kept *kept, const int32_t *ids, int64_t count) {
+    for (int64_t i = 0; i < count; i++) keep(kept, ids[i]);
+}
+
 /* Biases, penalties and bans of a row, in this order; what they overwrite is kept in ``places`` and
  * ``old`` [biases + prompts + 3 * outputs + bans], for `octavo_restore`. Returns how many. */
-int64_t octavo_change(float *x, const int32_t *prompt, int64_t prompts, const int32_t *output,
-                      int64_t outputs, const int32_t *biased, const float *bias, int64_t biases,
-                      const int32_t *banned, int64_t bans, double repetition, double presence,
-                      double frequency, int32_t *places, float *old) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < biases; i++) {
-        places[kept] = biased[i], old[kept++] = x[biased[i]];
-        x[biased[i]] += bias[i];
-    }
+int64_t octavo_change(float *x, int64_t n, const int32_t *prompt, int64_t prompts,
+                      const int32_t *output, int64_t outputs, const int32_t *biased,
+                      const float *bias, int64_t biases, const int32_t *banned, int64_t bans,
+                      double repetition, double presence, double frequency, int32_t *places,
+                      float *old) {
+    struct kept kept = {x, n, 0, places, old};
+    for (int64_t i = 0; i < biases; i++)
+        if (keep(&kept, biased[i])) x[biased[i]] += bias[i];
     if (repetition != 1) { /* all are read before one is written: tokens that come again */
         float penalty = (float)repetition;
-        int64_t first = kept;
-        for (int64_t i = 0; i < prompts; i++) places[kept] = prompt[i], old[kept++] = x[prompt[i]];
-        for (int64_t i = 0; i < outputs; i++) places[kept] = output[i], old[kept++] = x[output[i]];
-        for (int64_t k = first; k < kept; k++)
+        int64_t first = kept.count;
+        keep_all(&kept, prompt, prompts);
+        keep_all(&kept, output, outputs);
+        for (int64_t k = first; k < kept.count; k++)
             x[places[k]] = old[k] < 0 ? old[k] * penalty : old[k] / penalty;
     }
     if (presence != 0 || frequency != 0) { /* how often each came is counted in its place */
-        int64_t first = kept;
-        for (int64_t i = 0; i < outputs; i++) places[kept] = output[i], old[kept++] = x[output[i]];
-        for (int64_t k = first; k < kept; k++) x[places[k]] = 0;
-        for (int64_t k = first; k < kept; k++) x[places[k]]++;
-        float *new = old + kept - first; /* behind the old ones, until they are written */
-        for (int64_t k = first; k < kept; k++)
+        int64_t first = kept.count;
+        keep_all(&kept, output, outputs);
+        float *new = old + kept.count - first; /* behind the old ones, until they are written */
+        for (int64_t k = first; k < kept.count; k++) x[places[k]] = 0;
+        for (int64_t k = first; k < kept.count; k++) x[places[k]]++;
+        for (int64_t k = first; k < kept.count; k++)
             new[k] = old[k] - (float)(presence + frequency * (double)x[places[k]]);
-        for (int64_t k = first; k < kept; k++) x[places[k]] = new[k];
+        for (int64_t k = first; k < kept.count; k++) x[places[k]] = new[k];
     }
-    for (int64_t i = 0; i < bans; i++) {
-        places[kept] = banned[i], old[kept++] = x[banned[i]];
-        x[banned[i]] = -INFINITY;
-    }
-    return kept;
+    for (int64_t i = 0; i < bans; i++)
+        if (keep(&kept, banned[i])) x[banned[i]] = -INFINITY;
+    return kept.count;
 }
 
 /* A row as it was before `octavo_change`. */
@@ -393,5 +409,5 @@ double octavo_logprobs(const float *x, int64_t n, int64_t token, int64_t count, 
         ids[i] = list[i].id;
         values[i] = (double)list[i].score - norm;
     }
-    return (double)x[token] - norm;
+    return token < n ? (double)x[token] - norm : -INFINITY;
 }
