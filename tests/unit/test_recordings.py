@@ -177,6 +177,40 @@ def test_modules_set_apart_are_called_as_a_whole():
     assert before + 2 == module.calls
 
 
+class Grouped(nn.Module):
+    """A module that tells beside what it makes how it went about it, in another shape each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.groups = 0
+
+    def forward(self, x):
+        """Twice the input, and one number more each time."""
+        self.groups += 1
+        return x * 2, torch.ones(self.groups)
+
+
+def test_what_is_made_and_never_read_is_not_kept():
+    """Its shape may be another, and what makes nothing else is left out."""
+    module, x = Grouped(), torch.ones(4)
+
+    def function(x):
+        (x + 1).sort()
+        return module(x)[0] + 1
+
+    with torch.inference_mode(), Recorder([x], [module]) as seen:
+        found = function(x)
+    again = Recorded(seen, found, Arena())
+
+    assert 4 == len(seen.calls)
+    assert 3 == len(again._calls)  # the sum is read by what is left out
+    assert torch.equal(torch.full((4,), 3.0), again.run())
+    with torch.inference_mode(), Recorder([x], [module]) as seen:
+        found = module(x)[1] + 1
+    with pytest.raises(octavo.StepError, match="another shape"):
+        Recorded(seen, found, Arena()).run()
+
+
 class Model(nn.Module):
     """A model whose forward is counted."""
 

@@ -5,6 +5,10 @@ makes room for what comes. No tensor is made, no module called, and no address a
 """
 
 from bisect import insort
+from collections import Counter
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
 
 import torch
 
@@ -47,13 +51,18 @@ class Recorded:
         self._memory = memory = arena.of(nbytes)  # calls have its addresses
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
-            place = places.get(tensor.untyped_storage().data_ptr())
+            place = places.get(_address(tensor))
             if place is None:
                 return tensor
             start = place // tensor.itemsize + tensor.storage_offset()
             return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), start)
 
-        self._calls = [bind(*map(moved, tensors)) for bind, tensors in seen.calls]
+        uses = _uses(seen, result)
+        self._calls = list[Callable[[], Any]]()
+        for call in seen.calls:
+            made = [moved(each) if uses[_address(each)] > 1 else None for each in call.made]
+            if any(each is not None for each in made) or not call.pure:
+                self._calls.append(call.bind(*map(moved, call.tensors), *made))
         self._result = moved(result)
 
     def run(self) -> torch.Tensor:
@@ -61,6 +70,16 @@ class Recorded:
         for call in self._calls:
             call()
         return self._result
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _uses(seen: Recorder, result: torch.Tensor) -> Counter[int]:
+    """How often the memory at an address is made, read or written. O(calls)."""
+    every = chain.from_iterable((*call.tensors, *call.made) for call in seen.calls)
+    return Counter(map(_address, (*every, result)))
 
 
 def _plan(seen: Recorder, result: torch.Tensor) -> tuple[dict[int, int], int]:
@@ -72,9 +91,8 @@ def _plan(seen: Recorder, result: torch.Tensor) -> tuple[dict[int, int], int]:
     """
     last: dict[int, int] = {}
     for at, call in enumerate(seen.calls):
-        for tensor in call.tensors:
-            last[tensor.untyped_storage().data_ptr()] = at
-    last[result.untyped_storage().data_ptr()] = len(seen.calls)
+        last |= dict.fromkeys(map(_address, (*call.tensors, *call.made)), at)
+    last[_address(result)] = len(seen.calls)
     places: dict[int, int] = {}
     alive: list[tuple[int, int, int]] = []  # offset, end, last call; by offset
     top = 0

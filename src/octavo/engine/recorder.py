@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from octavo.errors import uncopied
+from octavo.errors import StepError, uncopied
 
 Bind = Callable[..., Callable[[], Any]]
 """Makes of a call's tensors what computes it."""
@@ -36,12 +36,17 @@ class Call(NamedTuple):
     """One call that computes something.
 
     Attributes:
-        bind: given ``tensors``, or others of their shapes, makes what computes it.
-        tensors: all it reads and writes.
+        bind: given ``tensors`` and ``made``, or others of their shapes, makes what computes it; in
+            place of what is made and never read it is given None.
+        tensors: what it reads and writes.
+        made: what comes into being by it.
+        pure: whether it does nothing but make that.
     """
 
     bind: Bind
     tensors: tuple[torch.Tensor, ...]
+    made: tuple[torch.Tensor, ...]
+    pure: bool = False
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -115,7 +120,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._paused or self.why_not is not None:
             return
         if self._are_known(tensors):
-            self._add(bind, (*tensors, *made), made)
+            self._add(Call(bind, tuple(tensors), tuple(made)))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -151,12 +156,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._bear(outs)
         elif function._schema.is_mutable:
             bind = partial(_bind_mutable, function, leaves, tree, given)
-            self._add(bind, tuple(leaves[at] for at in given), ())
+            self._add(Call(bind, tuple(leaves[at] for at in given), ()))
         elif fresh:  # the others are views, which need no computing
-            into = tuple(outs[at] for at in fresh)
             make = _bind_one if len(outs) == 1 else _bind_whole
             bind = partial(make, function, leaves, tree, given, fresh)
-            self._add(bind, (*(leaves[at] for at in given), *into), into)
+            into = tuple(outs[at] for at in fresh)
+            self._add(Call(bind, tuple(leaves[at] for at in given), into, pure=True))
         self._kept.append(found)
 
     def _call(self, own: Any, *args: Any, **kwargs: Any) -> Any:
@@ -197,11 +202,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         address = _address(tensor)
         return address in self._known or address in self.born
 
-    def _add(
-        self, bind: Bind, tensors: tuple[torch.Tensor, ...], made: Iterable[torch.Tensor]
-    ) -> None:
-        self._bear(made)
-        self.calls.append(Call(bind, tensors))
+    def _add(self, call: Call) -> None:
+        self._bear(call.made)
+        self.calls.append(call)
 
     def _bear(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -255,15 +258,18 @@ def _bind_whole(
     tree: Any,
     given: list[int],
     fresh: list[int],
-    *tensors: torch.Tensor,
+    *tensors: Any,
 ) -> Callable[[], Any]:
     """What computes an operation or a module, and copies what is new to tensors that are there."""
     args, kwargs = _filled(leaves, tree, given, tensors[: len(given)])
-    places = list(zip(fresh, tensors[len(given) :], strict=True))
+    outs = zip(fresh, tensors[len(given) :], strict=True)
+    places = [(at, out) for at, out in outs if out is not None]
 
     def compute() -> None:
         found = tree_flatten(function(*args, **kwargs))[0]
         for at, out in places:
+            if found[at].shape != out.shape:  # which copy_ might take all the same
+                raise StepError("a module gave another shape than when its step was recorded")
             out.copy_(found[at])
 
     return compute
