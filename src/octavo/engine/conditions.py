@@ -182,8 +182,13 @@ class Conditions:
                 yield
             return
         media = [each.media for each in conditions]
+        adapters = self._adapters.applied(step, [each.adapter for each in conditions])
+        if not any(each is not None for each in media):
+            with adapters:
+                yield
+            return
         with (
-            self._adapters.applied(step, [each.adapter for each in conditions]),
+            adapters,
             self._runner.looking_ahead(self._media.ahead(step, media)),
             self._media.placed(step, media, self._runner.passes(step)),
         ):

@@ -236,12 +236,9 @@ class MediaEncoder:
 
         Args:
             step: open.
-            prompts: of each row, encoded; None: text alone.
+            prompts: of each row, encoded; None: text alone. One is not.
             passes: of the decoder, in their order.
         """
-        if not any(prompts):
-            yield
-            return
         given = iter([self._placed(step, prompts, each) for each in passes])
 
         def enter(decoder: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
