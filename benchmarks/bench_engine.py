@@ -160,7 +160,7 @@ def measure(
     equal: Counter[str] = Counter()
     before = prompts_of(Case(case.batch, WARM, 0, 1), 0)
     for side in sides:
-        side.run(before, 6)
+        side.run(before, 9)
     for turn in range(min(case.rounds, options.rounds)):
         prompts, tokens = prompts_of(case, turn), {}
         if case.shared:  # what the prompts share has been asked about before

@@ -24,12 +24,13 @@ import octavo
 from octavo.checkpoints.loading import LoadedModel, load
 from octavo.engine import Engine, SamplingParams
 from octavo.engine.recorded import Recorded
+from octavo.engine.recordings import FIRST
 
 PARTS = (
     *("linear layers", "norms", "rotary codes", "writing", "attention"),
     *("rest of the model", "engine"),
 )
-WARM = 8
+WARM = FIRST + 4
 CALLS = {"_checked": "linear layers", "octavo_norm": "norms", "octavo_turn": "rotary codes"}
 OF_STEP = {"attends": "attention", "writes": "writing"}
 

@@ -141,6 +141,15 @@ def test_an_error_within_ends_the_recording():
     assert [] == seen.calls
 
 
+BEFORE, FIRST = recordings.BEFORE, recordings.FIRST
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Shapes are recorded when they come a second time."""
+    monkeypatch.setattr(recordings, "BEFORE", 1)
+
+
 class Chosen(nn.Module):
     """A module whose Python looks at numbers."""
 
@@ -253,6 +262,13 @@ def test_a_shape_that_comes_again_is_recorded(stepped):
     assert [1, 1, 1, 0, 0] == [stepped.step(3) for _ in range(5)]
     assert [0, 0] == [stepped.step(), stepped.step(3)]
     assert 12 + 2 == len(stepped.begun)  # a trial begins twice
+
+
+def test_shapes_that_come_a_few_times_are_not_recorded(stepped, monkeypatch):
+    """It costs what some steps gain."""
+    monkeypatch.setattr(recordings, "BEFORE", BEFORE)
+
+    assert [1] * FIRST + [0, 0] == [stepped.step() for _ in range(FIRST + 2)]
 
 
 def test_long_steps_are_not_recorded(stepped):

@@ -13,12 +13,13 @@ import numpy as np
 
 from octavo.checks import Ints
 from octavo.engine.engine import Engine
+from octavo.engine.recordings import FIRST, MOST_TOKENS
 from octavo.engine.sampling import SamplingParams
 from octavo.errors import PlanError
 from octavo.simulation import MeasuredStep, StepWork
 
 TIMES = 3
-"""How often each kind of work is done; the median counts."""
+"""How often each kind of work is timed; the median counts."""
 _CHUNKS, _ROWS, _CONTEXTS = (16, 64, 256, 512), (1, 4, 16, 64), (16, 128, 1024)
 _MOST = 2048  # tokens of prompts that decode together: more would take minutes to compute
 _IDS = 16  # token ids that every model has
@@ -48,13 +49,13 @@ def measure(
     Raises:
         PlanError: they have room for none.
 
-    Cost: 12,000 tokens of prompts and some fifty steps; half a minute of a small model on a CPU.
+    Cost: 12,000 tokens of prompts and some 130 steps; half a minute of a small model on a CPU.
     """
     chunks = [(n, past) for n in _CHUNKS for past in (0, n) if _fits(engine, 1, n + past, 1)]
     batches = list[tuple[int, int, int]]()
     for rows, length in product(_ROWS, _CONTEXTS):
         if rows * length <= _MOST and 2 * rows <= max_step_tokens:
-            answer = TIMES + 2 + rows * length // (max_step_tokens - rows)
+            answer = FIRST + TIMES + 2 + rows * length // (max_step_tokens - rows)
             batches += [(rows, length, answer)] if _fits(engine, rows, length, answer) else []
     whole, found = len(chunks) + len(batches), list[MeasuredStep]()
     for done in range(whole):
@@ -95,12 +96,13 @@ def _prefill(
     before = _tokens(chance, past)
     if past:
         engine.generate([before], SamplingParams(max_tokens=1))
-    for _ in range(TIMES):
+    warm = FIRST if size <= MOST_TOKENS else 0
+    for at in range(warm + TIMES):
         prompt = np.append(before, _tokens(chance, size))
         request = engine.submit(prompt, SamplingParams(max_tokens=1))
         seconds = _time_step(engine, clock)
         new = prompt.size - request.cached_tokens
-        if request.done and new > 1:  # else it took several steps
+        if at >= warm and request.done and new > 1:  # else it took several steps
             context = new * request.cached_tokens + new * (new + 1) // 2
             yield MeasuredStep(StepWork(prefill=new, prefill_context=context), seconds)
         engine.run()
@@ -113,6 +115,8 @@ def _decode(
     params = SamplingParams(max_tokens=answer)
     requests = [engine.submit(_tokens(chance, length), params) for _ in range(rows)]
     while not all(request.output for request in requests):
+        engine.step()
+    for _ in range(FIRST):  # as those that follow are the many
         engine.step()
     for _ in range(TIMES):
         context = sum(length + len(request.output) for request in requests)

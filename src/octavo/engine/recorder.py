@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from octavo.errors import StepError, uncopied
 
@@ -27,6 +26,7 @@ _EMPTY = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_e
 _COPIES = ("aten::to", "aten::_to_copy", "aten::clone", "aten::contiguous")
 _DIRECT = {"aten::add": torch.add, "aten::mul": torch.mul, "aten::silu": torch._C._nn.silu}
 """Functions of torch that need a third of the time of their overloads, where time counts."""
+_MANY = (tuple, list)
 _SEEDED, _SHAPED = torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape
 
 _now: ContextVar["Recorder | None"] = ContextVar("recorder", default=None)
@@ -137,31 +137,29 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._known.add(_address(found))
             self._kept.append(found)
             return
-        leaves, tree = tree_flatten((args, kwargs))
-        outs = tree_flatten(found)[0]
-        are_tensors = all(isinstance(out, torch.Tensor) for out in outs)
-        fresh = [at for at, out in enumerate(outs) if are_tensors and not self._is_known(out)]
-        given = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        if not self._are_known([leaves[at] for at in given]):
+        given, results = tensors_in((args, kwargs)), found if isinstance(found, _MANY) else [found]
+        outs = tensors_in(results)
+        fresh = [at for at, out in enumerate(outs) if not self._is_known(out)]
+        if not self._are_known(given):
             return
-        if name in _READS or not are_tensors:
+        if name in _READS or len(outs) < len(results):
             self._refuse(f"it reads numbers of tensors, by {name}")
         elif _SEEDED in function.tags and fresh:
             self._refuse(f"{name} may be random")
-        elif _SHAPED in function.tags and not _is_by_number(name, leaves):
+        elif _SHAPED in function.tags and not _is_by_number(name, given):
             self._refuse(f"the shape of {name} depends on numbers")
         elif any(out.is_conj() or out.is_neg() for out in outs):
             self._refuse(f"{name} gives what is to be conjugated or negated when it is read")
         elif name in _EMPTY:
             self._bear(outs)
         elif function._schema.is_mutable:
-            bind = partial(_bind_mutable, function, leaves, tree, given)
-            self._add(Call(bind, tuple(leaves[at] for at in given), ()))
+            bind = partial(_bind_mutable, function, args, kwargs)
+            self._add(Call(bind, tuple(given), ()))
         elif fresh:  # the others are views, which need no computing
             make = _bind_one if len(outs) == 1 else _bind_whole
-            bind = partial(make, function, leaves, tree, given, fresh)
+            bind = partial(make, function, args, kwargs, fresh)
             into = tuple(outs[at] for at in fresh)
-            self._add(Call(bind, tuple(leaves[at] for at in given), into, pure=True))
+            self._add(Call(bind, tuple(given), into, pure=True))
         self._kept.append(found)
 
     def _call(self, own: Any, *args: Any, **kwargs: Any) -> Any:
@@ -170,16 +168,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = own(*args, **kwargs)
         if self._paused or self.why_not is not None:
             return found
-        leaves, tree = tree_flatten((args, kwargs))
-        given = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        outs = tree_flatten(found)[0]
-        fresh = [
-            at
-            for at, out in enumerate(outs)
-            if isinstance(out, torch.Tensor) and not self._is_known(out)
-        ]
-        bind = partial(_bind_whole, own, leaves, tree, given, fresh)
-        self.note(bind, [leaves[at] for at in given], [outs[at] for at in fresh])
+        outs = tensors_in(found)
+        fresh = [at for at, out in enumerate(outs) if not self._is_known(out)]
+        bind = partial(_bind_whole, own, args, kwargs, fresh)
+        self.note(bind, tensors_in((args, kwargs)), [outs[at] for at in fresh])
         return found
 
     def _refuse(self, why: str) -> None:
@@ -221,68 +213,73 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _is_by_number(name: str, leaves: list[Any]) -> bool:
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Tensors in a value, in tuples, lists and dicts too, in their order. O(value)."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for each in value for t in tensors_in(each)] if isinstance(value, _MANY) else []
+
+
+def _with_tensors(value: Any, given: Iterator[torch.Tensor]) -> Any:
+    """The same value with other tensors in place of its own."""
+    if isinstance(value, torch.Tensor):
+        return next(given)
+    if type(value) in _MANY:
+        return type(value)([_with_tensors(each, given) for each in value])
+    if type(value) is dict:
+        return {name: _with_tensors(each, given) for name, each in value.items()}
+    if tensors_in(value):
+        raise StepError(f"{type(value).__name__} holds tensors, and cannot be made of others")
+    return value
+
+
+def _is_by_number(name: str, given: list[torch.Tensor]) -> bool:
     """Whether an operation takes what lies at given places, not where a mask says."""
     masks = (torch.bool, torch.uint8)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return name == "aten::index" and all(index.dtype not in masks for index in tensors[1:])
+    return name == "aten::index" and all(index.dtype not in masks for index in given[1:])
 
 
 def _bind_mutable(
-    function: Any, leaves: list[Any], tree: Any, given: list[int], *tensors: torch.Tensor
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *tensors: torch.Tensor
 ) -> Callable[[], Any]:
-    args, kwargs = _filled(leaves, tree, given, tensors)
-    return partial(function, *args, **kwargs)
+    mine, named = _with_tensors((args, kwargs), iter(tensors))
+    return partial(function, *mine, **named)
 
 
 def _bind_one(
     function: Any,
-    leaves: list[Any],
-    tree: Any,
-    given: list[int],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     fresh: list[int],
     *tensors: torch.Tensor,
 ) -> Callable[[], Any]:
     """What computes an operation of one result into a tensor that is there."""
-    (args, kwargs), out = _filled(leaves, tree, given, tensors[:-1]), tensors[-1]
-    if function._schema.name in _COPIES and args[0].shape == out.shape:
-        return partial(out.copy_, args[0])
+    (mine, named), out = _with_tensors((args, kwargs), iter(tensors)), tensors[-1]
+    if function._schema.name in _COPIES and mine[0].shape == out.shape:
+        return partial(out.copy_, mine[0])
     if (into := _out_of(function)) is not None:
-        return partial(into, *args, **kwargs, out=out)
-    return _bind_whole(function, leaves, tree, given, fresh, *tensors)
+        return partial(into, *mine, **named, out=out)
+    return _bind_whole(function, args, kwargs, fresh, *tensors)
 
 
 def _bind_whole(
-    function: Any,
-    leaves: list[Any],
-    tree: Any,
-    given: list[int],
-    fresh: list[int],
-    *tensors: Any,
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fresh: list[int], *tensors: Any
 ) -> Callable[[], Any]:
     """What computes an operation or a module, and copies what is new to tensors that are there."""
-    args, kwargs = _filled(leaves, tree, given, tensors[: len(given)])
-    outs = zip(fresh, tensors[len(given) :], strict=True)
-    places = [(at, out) for at, out in outs if out is not None]
+    given = iter(tensors)
+    mine, named = _with_tensors((args, kwargs), given)
+    places = [(at, out) for at, out in zip(fresh, given, strict=True) if out is not None]
 
     def compute() -> None:
-        found = tree_flatten(function(*args, **kwargs))[0]
+        found = tensors_in(function(*mine, **named))
         for at, out in places:
             if found[at].shape != out.shape:  # which copy_ might take all the same
                 raise StepError("a module gave another shape than when its step was recorded")
             out.copy_(found[at])
 
     return compute
-
-
-def _filled(
-    leaves: list[Any], tree: Any, given: list[int], tensors: Sequence[torch.Tensor]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    mine = list(leaves)
-    for at, tensor in zip(given, tensors, strict=True):
-        mine[at] = tensor
-    args, kwargs = tree_unflatten(mine, tree)
-    return args, kwargs
 
 
 def _out_of(function: Any) -> Any:

@@ -1,8 +1,8 @@
 """Steps of one model that are recorded, by their shape, for as long as the model stays as it is.
 
-Calls of modules take a third of a decode step of a small model on a CPU. When a shape comes again
-the step is recorded; the next is computed both ways; and where both gave the same bits, those
-behind it are made of the recorded calls alone. Knows no requests, pages or kinds of layers.
+Calls of modules take a third of a decode step of a small model on a CPU. When a shape has come some
+times a step of it is recorded; the next is computed both ways; and where both gave the same bits,
+those behind it are made of the recorded calls alone. Knows no requests, pages or kinds of layers.
 """
 
 from collections import OrderedDict
@@ -20,6 +20,10 @@ from octavo.errors import uncopied
 
 MOST_TOKENS = 64
 """Of a step that is recorded: beside the work of more, calls of modules cost little."""
+BEFORE = 4
+"""Steps of a shape before one is recorded: recording and trying it cost what as many steps gain."""
+FIRST = BEFORE + 2
+"""Steps of a shape before those that call no module."""
 _KEPT = 64  # shapes
 _KINDS = 4  # of modules that are set apart, after which nothing is recorded
 _LOOK = 16  # steps after which the model is looked at again, if nobody asks
@@ -88,7 +92,7 @@ class _Shape:
     """Steps of one shape, and how far they have come."""
 
     def __init__(self) -> None:
-        self.is_new = True
+        self.count = 0
         self.inputs: list[torch.Tensor] = []
         self.recorded: Recorded | None = None
         self.trusted = False
@@ -157,8 +161,8 @@ class Recordings:
         if self._unseen == _LOOK:
             self.look()
         shape = self._shape(inputs)
-        if shape.is_new:
-            shape.is_new = False
+        shape.count += 1
+        if shape.count <= BEFORE:
             return compute(*inputs)
         if shape.recorded is None:
             return self._record(shape, inputs, compute)
