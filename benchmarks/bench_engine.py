@@ -218,8 +218,8 @@ def main() -> int:
     print("; ".join(f"{side.name}: {side.version}" for side in sides))
     seconds = "seconds of CPU time" if options.cpu_time else "seconds of the clock"
     print(
-        f"{options.dtype}, {options.threads} threads, {seconds}, "
-        f"{options.new} new tokens, at most {options.rounds} rounds; "
+        f"{options.dtype}, {options.threads} thread{'s' * (options.threads != 1)}, {seconds}, "
+        f"{options.new} new tokens, at most {options.rounds} round{'s' * (options.rounds != 1)}; "
         f"memory {read / 1e9:.1f} GB/s; load average {os.getloadavg()[0]:.1f}"
     )
     header = f"{'prompts':26}{'side':16}{'decode/s':>10}{'bound/s':>10}{'whole/s':>10}{'equal':>10}"

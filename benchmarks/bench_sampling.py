@@ -121,7 +121,9 @@ def main() -> int:
             measure(loaded, quantise, rows, {}, options.steps)["forward"]
             for quantise in (None, "int4")
         )
-        print(f"\n{rows} rows: forward pass in fp32 {full:.1f}, in int4 {int4:.1f}")
+        print(
+            f"\n{rows} row{'s' * (rows != 1)}: forward pass in fp32 {full:.1f}, in int4 {int4:.1f}"
+        )
         print(f"{'':26}" + "".join(f"{part:>9}" for part in (*PARTS, "together", "fp32", "int4")))
         for kind in options.kinds:
             found = measure(loaded, "int4", rows, KINDS[kind], options.steps)

@@ -141,8 +141,8 @@ def main() -> int:
     print(machine_line("torch", "transformers", "octavo"))
     print(
         f"SmolLM2-135M {options.dtype}, weights {options.quantise or options.dtype}, prompts of "
-        f"{options.context} tokens, {options.threads} threads, ms per step, the fastest "
-        f"quarter of {options.steps}; load average {os.getloadavg()[0]:.1f}"
+        f"{options.context} tokens, {options.threads} thread{'s' * (options.threads != 1)}, ms per "
+        f"step, the fastest quarter of {options.steps}; load average {os.getloadavg()[0]:.1f}"
     )
     print("  ".join(("    rows", *PARTS, "all", "without linears")))
     for rows in options.rows:

@@ -6,29 +6,14 @@ what `FIGURES` reads from the raw output of a benchmark, what a run missed inclu
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
+import engine_figures
+from figures import count, ending, lines, listed, machine, table
+
 PAGE = Path(__file__).with_name("performance.md")
-RESULTS = Path(__file__).parents[1] / "benchmarks/results"
-LINEAR = re.compile(r"(\w+) +(\d+) +([\d.]+) +[\d.]+ +([\d.]+|-)")  # of linears.txt
-
-
-def lines(name: str) -> list[str]:
-    """The lines of a result."""
-    return (RESULTS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table whose first column is text and whose others are figures."""
-    head = list(head)
-    marks = ["---", *["--:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, marks, *rows]) + "\n"
-
-
-def machine(name: str) -> str:
-    """Where and with what a result was measured."""
-    return f"`benchmarks/bench_{name}.py`; {lines(name)[0]}\n"
+UNITS = {"write": "token", "gather": "page"}  # of storage.txt
 
 
 def speed() -> tuple[str, list[str]]:
@@ -47,12 +32,14 @@ def speed() -> tuple[str, list[str]]:
         goals = rest[others.end() :]
         if any(value != "-" for value, _ in found):
             cells = [f"{value} ({factor})" if factor else value for value, factor in found]
-            rows.append([what, own, pure, *cells])
-        missed += [
-            f"{what}: {own} us, aim {goal.strip().removesuffix(': MISSED')}"
-            for goal in goals.split(";")
-            if goal.endswith("MISSED")
-        ]
+            rows.append([what.replace("per cent", "not us but per cent"), own, pure, *cells])
+        for goal in (goal.strip() for goal in goals.split(";") if goal.endswith("MISSED")):
+            aim, as_source = goal.removesuffix(": MISSED"), goal.startswith("pure ")
+            if as_source:
+                aim = re.sub(r"pure (\S+) x (.*)", r"at most \1 times \2", aim)
+            aim = re.sub(r"(\S+) x faster than engines", r"\1 times as fast as each engine", aim)
+            side, us = ("octavo as source", pure) if as_source else ("octavo", own)
+            missed.append(f"{what}: {side} {us} us, aim {aim}")
     return table(["us", "octavo", "octavo as source", *peers], rows), missed
 
 
@@ -68,8 +55,10 @@ def attention() -> tuple[str, list[str]]:
             of = dict(zip(names, cells, strict=True))  # two columns are `rows`
             what = f"{cells[0]}, {cells[1]}, {cells[2]} x {int(cells[3]):,} tokens"
             rows.append([what, *(f"{int(of[name]):,}" for name in chosen)])
-        elif ", aim " in line:
-            missed.append(re.sub(r" +", " ", line.strip()))
+        elif row := re.fullmatch(r" *(\S+) +(\S+) +(\d+) +(\d+): cpu (\d+)([sc]): (.+)", line):
+            order = "in random order" if row[6] == "s" else "in sequence"
+            case = f"{row[1]}, {row[2]}, {row[3]} x {int(row[4]):,} tokens"
+            missed.append(f"{case}, pages of {row[5]} {order}: {row[7]}")
     return table(["us", *chosen], rows), missed
 
 
@@ -79,12 +68,46 @@ def generate() -> tuple[str, list[str]]:
     for line in lines("generate"):
         row = re.fullmatch(r" +(\d+)  (new|reused) +(\S.*?)  +([\d. ]+)", line)
         if row:
-            count, prefix, cache, figures = row.groups()
-            many = "1 row" if count == "1" else f"{count} rows"
-            rows.append([f"{many}, {prefix}, {cache}", *figures.split()])
+            number, prefix, cache, figures = row.groups()
+            rows.append([f"{count(number, 'row')}, {prefix}, {cache}", *figures.split()])
             if "octavo" in cache and float(figures.split()[-1]) < 1:
                 missed.append(f"{rows[-1][0]}: {figures.split()[-1]} of DynamicCache's speed")
     return table(["call", "s", "tok/s", "MiB", "speedup"], rows), missed
+
+
+def drop_in() -> str:
+    """A decode step with the drop-in, and with DynamicCache."""
+    found = (re.fullmatch(r" *(\d+)((?: +[\d.]+){4})", line) for line in lines("drop_in"))
+    rows = [[count(row[1], "row"), *row[2].split()] for row in found if row]
+    return table(["ms per step", "DynamicCache", "octavo", "ratio", "aim"], rows)
+
+
+def storage() -> str:
+    """Writes and gathers of `Storage`, beside the bare indexing."""
+    found = (
+        re.fullmatch(r"(write|gather) +(\w+) (\w+) +(\d+) +(.*)", line) for line in lines("storage")
+    )
+    rows = [
+        [
+            f"{row[1]} {count(row[4], UNITS[row[1]])}, {row[2]}, {row[3]}-major",
+            *row[5].split(),
+        ]
+        for row in found
+        if row
+    ]
+    return table(["us", "octavo", "bare", "ratio"], rows)
+
+
+def growth() -> str:
+    """Whether steps grow with what is around them, and what other verbs take beside much of it."""
+    told = [f"- {line}\n" for line in lines("growth") if " allowed" in line]
+    found = (
+        re.fullmatch(r"(\S.*?; .*?)  +([\d,]+)  +([\d,]+)((?:  +[\d.]+){3})", line)
+        for line in lines("growth")
+    )
+    rows = [[row[1], row[2], row[3], *row[4].split()] for row in found if row]
+    head = ["verb; beside how many", "little", "much", "us, little", "us, much", "ratio"]
+    return f"{''.join(told[:-1])}\n{table(head, rows)}\nus, {told[-1].removeprefix('- ')}"
 
 
 def active_prefix() -> str:
@@ -110,96 +133,6 @@ def index() -> tuple[str, list[str]]:
                 if float(cost) > float(aim):
                     missed.append(f"`{row[1]}`, {what}: {cost} us, aim {aim}")
     return table(["us", "Emitter", "function"], rows), missed
-
-
-def engine(result: str) -> tuple[str, list[str]]:
-    """Tokens per second of each side and case, and where another is faster than octavo."""
-    rates: dict[str, dict[str, list[str]]] = {}
-    for line in lines(result):
-        row = re.fullmatch(r" *(\d+ x +[\d,]+(?:, \d+ shared)?)  +(\S.*?)  +(\S.*)", line)
-        if row:
-            case, side, figures = row.groups()
-            rates.setdefault(re.sub(" +", " ", case), {})[side] = figures.split()
-    sides = list(next(iter(rates.values())))
-    rows, missed = [], []
-    for case, found in rates.items():
-        bound = found["octavo"][1]
-        rows.append([case, *(f"{found[side][0]} ({found[side][-2]})" for side in sides), bound])
-        for side in sides:
-            if side.startswith("octavo"):
-                continue
-            mine = "octavo int4" if side == "OpenVINO" else "octavo"
-            for at, what in ((0, "decode"), (-2, "whole run")):
-                ours, other = found[mine][at], found[side][at]
-                if "-" not in (ours, other) and float(ours) < float(other):
-                    share = float(ours) / float(other)
-                    missed.append(f"{case}, {mine}: {share:.2f} of {side}'s {what}")
-    return table(["tokens per s", *sides, "bound"], rows), missed
-
-
-def engines(result: str) -> str:
-    """The machine, the conditions and the table of one run of `bench_engine.py`."""
-    told = lines(result)
-    conditions = next(line for line in told if "new tokens" in line)
-    return f"`benchmarks/bench_engine.py`; {told[0]}\n\n{conditions}\n\n{engine(result)[0]}"
-
-
-def pool_size() -> str:
-    """A decode step in pools of two sizes."""
-    found = [
-        re.match(r"(pool +\d+ tokens) +best +([\d.]+) ms +median +([\d.]+)", line)
-        for line in lines("pool_size")
-    ]
-    rows = [[re.sub(" +", " ", row[1]), row[2], row[3]] for row in found if row]
-    return table(["ms per step", "best", "median"], rows)
-
-
-def linears() -> str:
-    """Milliseconds of all linear layers, by kind and rows, beside those of `F.linear`."""
-    found = [row.groups() for row in map(LINEAR.fullmatch, lines("linears")) if row]
-    counts = list(dict.fromkeys(rows for _, rows, *_ in found))
-    cells = {
-        (kind, rows): kernel if torch == "-" else f"{kernel} ({torch})"
-        for kind, rows, kernel, torch in found
-    }
-    kinds = dict.fromkeys(kind for kind, *_ in found)
-    head = ["ms", *("1 row" if rows == "1" else f"{rows} rows" for rows in counts)]
-    return table(head, ([kind, *(cells[kind, rows] for rows in counts)] for kind in kinds))
-
-
-def sampling() -> tuple[str, list[str]]:
-    """What kinds of requests cost beside the model, and where that is 5 % of a step or more."""
-    found: dict[str, list[str]] = {}
-    head, missed, rows = ["kind of request"], [], ""
-    for line in lines("sampling"):
-        if row := re.match(r"(\d+) rows", line):
-            rows = "1 row" if row[1] == "1" else f"{row[1]} rows"
-            head += [f"{rows}, ms", "of a step"]
-        if row := re.fullmatch(r"(\S.*?)((?:  +[\d.]+){5})  +([\d.]+)%  +([\d.]+)%", line):
-            together = row[2].split()[-1]
-            found.setdefault(row[1], [row[1]]).extend([together, f"{row[3]} %, {row[4]} %"])
-            missed += [
-                f"{row[1]}, {rows}: {share} % of a step in {dtype}"
-                for share, dtype in zip(row.groups()[2:], ("fp32", "int4"), strict=True)
-                if float(share) >= 5
-            ]
-    return table(head, found.values()), missed
-
-
-def step() -> str:
-    """Shares of a decode step, by weights, threads and rows."""
-    rows, head = [], []
-    for line in lines("step"):
-        cells = re.split("  +", line.strip())
-        if found := re.search(r"weights (\w+), .* (\d+) threads", line):
-            case = f"{found[1]}, {found[2]} thread{'s' * (found[2] != '1')}"
-        elif cells[0] == "rows":
-            head = cells[1:-1]
-        elif cells[0].endswith(" ms"):
-            whole = cells[-2]
-        elif cells[0].endswith(" %"):
-            rows.append([f"{case}: {cells[0][:-2]}", *cells[1:-2], whole])
-    return table(["weights, threads: rows", *head[:-1], "all, ms"], rows)
 
 
 def prefix() -> str:
@@ -235,39 +168,25 @@ def claims(*names: str) -> str:
     return "".join(f"- `bench_{name}.py`: {lines(name)[-1]}\n" for name in names)
 
 
-def listed(missed: list[str]) -> str:
-    """What a benchmark missed, as a list."""
-    return "".join(f"- {each}\n" for each in missed or ["nothing"])
-
-
 FIGURES: dict[str, Callable[[], str]] = {
+    **engine_figures.FIGURES,
     "speed": lambda: f"{machine('speed')}\n{speed()[0]}",
     "attention": lambda: f"{machine('attention')}\n{attention()[0]}",
     "prefix": lambda: f"{machine('prefix')}\n{prefix()}",
     "generate": lambda: f"{machine('generate')}\n{generate()[0]}",
     "active prefix": lambda: f"{machine('active_prefix')}\n{active_prefix()}",
-    "engine": lambda: engines("engine"),
-    "engine many": lambda: engines("engine_64"),
-    "engine long": lambda: engines("engine_long"),
-    "engine bf16": lambda: engines("engine_bf16"),
-    "step": lambda: f"{machine('step')}\n{step()}",
-    "linears": lambda: f"{machine('linears')}\n{linears()}",
-    "sampling": lambda: f"{machine('sampling')}\n{sampling()[0]}",
-    "pool size": lambda: f"{machine('pool_size')}\n{pool_size()}",
     "index": lambda: f"{machine('index')}\n{index()[0]}",
     "speculation": lambda: f"{machine('speculation')}\n{speculation()}",
     "packing": lambda: f"{machine('packing')}\n{packing()}",
     "claims": lambda: claims(
         "prefix", "speculation", "import_time", "planning", "simulate", "traces"
     ),
+    "drop in": lambda: f"{machine('drop_in')}\n{drop_in()}\n{ending('drop_in')}",
+    "storage": lambda: f"{machine('storage')}\n{storage()}",
+    "growth": lambda: f"{machine('growth')}\n{growth()}",
     "missed: speed": lambda: listed(speed()[1]),
     "missed: attention": lambda: listed(attention()[1]),
     "missed: generate": lambda: listed(generate()[1]),
-    "missed: engine": lambda: listed(
-        [each for run in ("engine", "engine_64", "engine_long") for each in engine(run)[1]]
-    ),
-    "missed: engine bf16": lambda: listed(engine("engine_bf16")[1]),
-    "missed: sampling": lambda: listed(sampling()[1]),
     "missed: index": lambda: listed(index()[1]),
 }
 

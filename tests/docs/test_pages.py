@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import draw_pictures
+import figures
 import help_texts
 import performance
 import pytest
@@ -89,7 +90,7 @@ def test_performance_page_is_current():
 
 def test_figures_stand_in_results():
     """No figure of the page of figures is from elsewhere than a benchmark's raw output."""
-    raw = " ".join(path.read_text("utf-8") for path in performance.RESULTS.glob("*.txt"))
+    raw = " ".join(path.read_text("utf-8") for path in figures.RESULTS.glob("*.txt"))
     measured = set(re.findall(r"[\d.]+", raw.replace(",", "")))
     tables = re.findall(r"^\|.*\|$", performance.PAGE.read_text("utf-8"), re.MULTILINE)
     shown = {number for row in tables for number in re.findall(r"[\d.]+", row.replace(",", ""))}
