@@ -16,8 +16,8 @@ MODEL := smollm2-135m
 CORE := hatch_build.py $(wildcard src/octavo/core/*.py src/octavo/core/*.pxd)  # what is compiled
 
 export TOKENIZERS_PARALLELISM ?= false
-# Threads that wait sleep: spinning costs most of the time where other programs want the cores too.
-export OMP_WAIT_POLICY ?= passive
+# In tests threads that wait sleep: spinning costs most of the time where others want the cores too.
+test test-pure docs: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -158,7 +158,7 @@ def measure(
     """Print a case's lines; returns for each side how many rows had the first side's tokens."""
     found: dict[str, list[tuple[float | None, float]]] = {side.name: [] for side in sides}
     equal: Counter[str] = Counter()
-    before = prompts_of(Case(case.batch, WARM, 0, 1), 0)
+    before = prompts_of(Case(case.batch, WARM, 0, 0), 0)  # of no case
     for side in sides:
         side.run(before, 9)
     for turn in range(min(case.rounds, options.rounds)):

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import octavo
 from octavo.engine import Engine, PromptLookup, SamplingParams, recordings
@@ -220,19 +221,33 @@ def test_what_is_made_and_never_read_is_not_kept():
         Recorded(seen, found, Arena()).run()
 
 
+class Doubled(nn.Linear):
+    """A linear layer and the same again."""
+
+    def forward(self, x):
+        """Twice what it gives."""
+        return 2 * super().forward(x)
+
+
 class Model(nn.Module):
     """A model whose forward is counted."""
 
     def __init__(self):
         super().__init__()
+        self.scale, self.config = 1.5, SimpleNamespace(scale=0.5)
         self.wide, self.narrow = nn.Linear(3, 5), nn.Linear(5, 3)
         self.table = torch.randn(7, 3)
-        self.calls = 0
+        self.seen = []
+
+    @property
+    def calls(self):
+        """How often it was called."""
+        return len(self.seen)
 
     def forward(self, ids):
         """Rows of a table through two layers."""
-        self.calls += 1
-        return self.narrow(self.wide(self.table[ids]).relu())
+        self.seen.append(1)
+        return self.narrow(self.wide(self.table[ids]).relu()) * self.scale * self.config.scale
 
 
 @pytest.fixture
@@ -250,7 +265,7 @@ def stepped():
         found = steps.run([ids], model, lambda: lambda: begun.append(1))
         called = model.calls - before
         assert torch.equal(found, model(ids))
-        model.calls -= 1
+        model.seen.pop()
         return called
 
     return SimpleNamespace(model=model, steps=steps, step=step, begun=begun)
@@ -314,6 +329,9 @@ CHANGES = {
     "another parameter": lambda m: setattr(m.wide, "weight", nn.Parameter(torch.ones(5, 3))),
     "another module": lambda m: setattr(m, "wide", nn.Linear(3, 5)),
     "another forward": lambda m: setattr(m.wide, "forward", lambda x: x.repeat(1, 2)[:, :5]),
+    "another number": lambda m: setattr(m, "scale", 3.0),
+    "another number of the config": lambda m: setattr(m.config, "scale", 3.0),
+    "another class": lambda m: setattr(m.wide, "__class__", Doubled),
     "weights counted": lambda m: torch.no_grad()(m.wide.weight.add_)(1),
 }
 
@@ -336,13 +354,43 @@ def test_a_model_that_changed_is_recorded_anew(stepped, change, asked):
     assert [1, 1, 1, 0] == [stepped.step() for _ in range(4)]
 
 
+@pytest.mark.parametrize("when", ["enter", "undo"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_an_interrupt_leaves_is_undone(stepped, monkeypatch, when, apart):
+    """Of a recording: modules have their forward, and torch is watched no more."""
+    model = stepped.model
+    if apart:
+        stepped.steps._given = {model.wide}
+    stepped.step()
+    name = {"enter": "__enter__", "undo": "undo"}[when]
+    own = getattr(recordings.Recorder, name)
+
+    def interrupted(self):
+        monkeypatch.setattr(recordings.Recorder, name, own)
+        if when == "enter":
+            own(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recordings.Recorder, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stepped.step()
+    left = "forward" in vars(model.wide), _get_current_dispatch_mode() is not None
+    stepped.steps.close()
+
+    assert (apart, True) == left
+    assert "forward" not in vars(model.wide)
+    assert recorder() is None
+    assert _get_current_dispatch_mode() is None
+    assert [1, 1, 0] == [stepped.step() for _ in range(3)]
+
+
 def test_old_weights_live_until_the_model_is_looked_at(stepped):
     """Nothing that is read is freed."""
     for _ in range(4):
         stepped.step()
     storage = stepped.model.wide.weight.untyped_storage().data_ptr()
     stepped.model.wide.weight.data = torch.ones(5, 3)
-    held = [each.data_ptr() for each in stepped.steps._watched._storages]
+    held = [each.data_ptr() for each in stepped.steps._watched._kept[1]]
 
     assert storage in held
 
@@ -351,7 +399,7 @@ def test_a_model_that_reads_numbers_is_left_alone(stepped):
     """Where it is most of the model nothing is recorded any more, and the reason is told."""
 
     def compute(ids):
-        stepped.model.calls += 1
+        stepped.model.seen.append(1)
         return stepped.model.table[ids] * ids.sum().item()
 
     ids = torch.tensor([1, 2])
@@ -367,7 +415,7 @@ def test_a_recording_that_is_wrong_is_never_used(stepped):
     """What Python remembers between steps shows in the trial."""
 
     def compute(ids):
-        stepped.model.calls += 1
+        stepped.model.seen.append(1)
         return stepped.model.table[ids] + stepped.model.calls
 
     found = []

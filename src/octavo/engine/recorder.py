@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from octavo.errors import StepError, uncopied
 
@@ -76,26 +76,36 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.born: dict[int, tuple[int, int]] = {}
         self.why_not: str | None = None
         self.within: torch.nn.Module | None = None
-        self._apart = {module: vars(module).get("forward") for module in apart}
+        self._own = {module: vars(module).get("forward") for module in apart}
+        self._forwards = {module: partial(self._call, module.forward) for module in self._own}
         self._known = {0, *map(_address, known)}  # 0: of no elements
         self._kept: list[Any] = []  # while they live no address stands for another storage
         self._paused = False
 
     def __enter__(self) -> Self:
-        for module in self._apart:
-            module.__dict__["forward"] = partial(self._call, module.forward)
+        for module, ours in self._forwards.items():
+            module.__dict__["forward"] = ours
         super().__enter__()  # type: ignore[no-untyped-call]
         _now.set(self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        _now.set(None)
+        self.undo()
+
+    def undo(self) -> None:
+        """Record no more, and give modules their forward back; again if an interrupt came between.
+
+        Cost: O(modules set apart).
+        """
         self._paused = True
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for module, own in self._apart.items():
-            del module.forward
-            if own is not None:
-                module.__dict__["forward"] = own
+        _now.set(None)
+        for module, ours in self._forwards.items():
+            if vars(module).get("forward") is ours:
+                del module.forward
+                if (own := self._own[module]) is not None:
+                    module.__dict__["forward"] = own
+        if _get_current_dispatch_mode() is self:
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -7,7 +7,7 @@ those behind it are made of the recorded calls alone. Knows no requests, pages o
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -26,7 +26,7 @@ FIRST = BEFORE + 2
 """Steps of a shape before those that call no module."""
 _KEPT = 64  # shapes
 _KINDS = 4  # of modules that are set apart, after which nothing is recorded
-_LOOK = 16  # steps after which the model is looked at again, if nobody asks
+_LOOK = 64  # steps after which the model is looked at again, if nobody asks
 
 _PARTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -37,7 +37,7 @@ Keep = Callable[[], Callable[[], None]]
 
 
 class Watched:
-    """What a model's steps depend on beside their inputs: its modules, weights and hooks.
+    """What a model's steps depend on beside their inputs: its modules, what these hold, and hooks.
 
     Args:
         model: as it is now.
@@ -46,25 +46,30 @@ class Watched:
     Attributes:
         tensors: all that its steps may read; they live as long as this does.
 
-    Cost: O(modules).
+    Cost: O(attributes of modules).
     """
 
     __reduce__ = uncopied("it is a part of one runner")
 
     def __init__(self, model: Any, others: Iterable[torch.Tensor] = ()) -> None:
-        self._held = [vars(module) for module in model.modules()]
-        self._parts = [each[name] for each in self._held for name in _PARTS]
-        self._kinds = list({type(module) for module in model.modules()})
+        self._modules = list(model.modules())
+        held = [vars(module) for module in self._modules]
+        configs = {id(each["config"]): each["config"] for each in held if "config" in each}
+        self._dicts = [
+            *(each[name] for each in held for name in _PARTS),
+            *held,
+            *(vars(config) for config in configs.values() if hasattr(config, "__dict__")),
+        ]
         self._hooks = [
-            *(each[name] for each in self._held for name in _HOOKS),
+            *(each[name] for each in held for name in _HOOKS),
             of_all_modules._global_forward_hooks,
             of_all_modules._global_forward_pre_hooks,
         ]
-        members = chain.from_iterable(map(dict.values, [*self._parts, *self._held]))
-        own = [each for each in members if isinstance(each, torch.Tensor)]
-        self.tensors = [*own, *others]
+        members = list(chain.from_iterable(map(dict.values, self._dicts)))
+        self.tensors = [each for each in members if isinstance(each, torch.Tensor)]
+        self.tensors += others
         self._counted = [each for each in self.tensors if not each.is_inference()]
-        self._storages = [each.untyped_storage() for each in self.tensors]  # kept alive
+        self._kept = members, [each.untyped_storage() for each in self.tensors]  # ids stay theirs
         self._was = self._state()
 
     @property
@@ -74,15 +79,21 @@ class Watched:
 
     @property
     def same(self) -> bool:
-        """Whether modules compute what they did, of what lies where it did. O(modules)."""
+        """Whether modules compute what they did, of what lies where it did.
+
+        Seen is what modules and configs hold, not what lies in lists and objects of theirs.
+
+        Cost: O(attributes of modules).
+        """
         return bool(self._was == self._state())
 
     def _state(self) -> Any:
         """Of numbers changed in place autograd keeps count; layers may compute with copies."""
+        kinds: list[Any] = list(map(type, self._modules))
         return (
-            list(map(id, chain.from_iterable(map(dict.values, self._parts)))),
-            list(map(dict.get, self._held, repeat("forward"))),
-            [kind.forward for kind in self._kinds],
+            list(map(id, chain.from_iterable(map(dict.values, self._dicts)))),
+            kinds,
+            [(kind.forward, kind.__call__) for kind in dict.fromkeys(kinds)],
             list(map(torch.Tensor.data_ptr, self.tensors)),
             list(map(_VERSION, self._counted)),
         )
@@ -121,15 +132,23 @@ class Recordings:
     ) -> None:
         self._model, self._others = model, tuple(others)
         self.why_not: str | None = None
+        self._open: Recorder | None = None  # what an interrupt has kept from being undone
         self._given, self._kinds, self._unseen = set(apart), set[type](), 0
         self._arena = Arena()
         self._forget()
+
+    def close(self) -> None:
+        """Leave the model's modules as they were found. May be called twice."""
+        if self._open is not None:
+            self._open.undo()
+            self._open = None
 
     def look(self) -> None:
         """See whether the model has changed; what was recorded of another is dropped. O(modules).
 
         Hooks are seen at every step, and weights of layers that compute with the model's own are
-        read at every step; all else is looked at here, and every 16th step.
+        read at every step; what else modules and configs hold is looked at here, and every 64th
+        step.
         """
         self._unseen = 0
         if not self._watched.same:
@@ -196,8 +215,8 @@ class Recordings:
 
     def _shape(self, inputs: Sequence[torch.Tensor]) -> _Shape:
         """What is known of steps like this one; of those longest not used nothing is."""
-        settings = torch.get_num_threads(), torch.is_autocast_enabled("cpu")
-        key = settings, *(len(tensor) for tensor in inputs)
+        casts = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        key = torch.get_num_threads(), casts, *map(len, inputs)
         found = self._shapes.setdefault(key, _Shape())
         self._shapes.move_to_end(key)
         if len(self._shapes) > _KEPT:
@@ -209,8 +228,10 @@ class Recordings:
     ) -> torch.Tensor:
         mine = [tensor.clone() for tensor in inputs]
         apart = [m for m in self._model.modules() if m in self._given or type(m) in self._kinds]
-        with Recorder([*self._watched.tensors, *mine], apart) as seen:
+        self._open = seen = Recorder([*self._watched.tensors, *mine], apart)
+        with seen:
             found = compute(*mine)
+        self._open = None
         if seen.why_not is None:
             shape.inputs, shape.recorded = mine, Recorded(seen, found, self._arena)
         elif len(self._kinds) < _KINDS and self._is_part(seen.within):

@@ -216,8 +216,8 @@ class Runner:
         self._between = Takeover(model, (norm_of, turning))
         self._attends = bool(paged_layers(plan)) and not self.by_rows
         model.eval()
-        self._take()
         self._recordings: Recordings | None = None
+        self._take()
         if self._latents is not None and self.storage.device.type == "cpu":
             self._recordings = Recordings(model, self._latents.matrices, self._mixers.modules)
 
@@ -347,6 +347,7 @@ class Runner:
 
     def close(self) -> None:
         """Give the model its own attention back; `forward` takes it again."""
+        self._mend()
         if attention_of(self.model) == NAME:
             _set_attention(self.model, _own[self.model])
         self._mixers.release()
@@ -357,6 +358,7 @@ class Runner:
 
     def _take(self) -> None:
         """Set octavo's attention, whatever another runner of this model has done since."""
+        self._mend()
         found = attention_of(self.model)
         if found != NAME and self._attends:
             _own[self.model] = found
@@ -366,6 +368,11 @@ class Runner:
             self._latents.take()
         self._linears.take()
         self._between.take()
+
+    def _mend(self) -> None:
+        """Undo what an interrupt has left of a recording, before modules are given and taken."""
+        if self._recordings is not None:
+            self._recordings.close()
 
     def _tensor(self, ids: Any) -> torch.Tensor:
         return torch.from_numpy(ids.astype(np.int64)).to(self.storage.device)

@@ -3,6 +3,7 @@
 Knows strides and how rows are put and taken fastest. Does not know what the numbers mean.
 """
 
+import mmap
 from typing import NamedTuple
 
 import numpy as np
@@ -36,10 +37,22 @@ class WriteIndex(NamedTuple):
 
 
 def zeros(count: int, device: torch.device) -> torch.Tensor:
-    """uint8[count] of zeros; on a CPU the system provides them page by page on first use."""
-    if device.type == "cpu":
+    """uint8[count] of zeros; on a CPU the system provides them page by page on first use.
+
+    Not by NumPy, which asks Linux for pages of 2 MiB: every layer's first token would take some.
+
+    Raises:
+        MemoryError: the system has not so much.
+    """
+    if device.type != "cpu":
+        return torch.zeros(count, dtype=torch.uint8, device=device)
+    if not hasattr(mmap, "MAP_PRIVATE") or not count:
         return torch.from_numpy(np.zeros(count, np.uint8))
-    return torch.zeros(count, dtype=torch.uint8, device=device)
+    try:
+        memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, ValueError, OverflowError) as error:
+        raise MemoryError(f"no {count:,} bytes for keys and values: {error}") from error
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def view_of(arena: torch.Tensor, tensor: TensorPlan) -> torch.Tensor:
