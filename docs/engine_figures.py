@@ -58,12 +58,16 @@ def behind(*results: str) -> list[str]:
     return missed
 
 
+def conditions(result: str) -> str:
+    """How a run of `bench_engine.py` was measured."""
+    told = next(line for line in lines(result) if "new tokens" in line)
+    return re.sub(r"\b1 (round|thread)s\b", r"1 \1", told)
+
+
 def engines(result: str) -> str:
     """The machine, the conditions and the table of one run of `bench_engine.py`."""
-    told = lines(result)
-    conditions = next(line for line in told if "new tokens" in line)
-    conditions = re.sub(r"\b1 (round|thread)s\b", r"1 \1", conditions)
-    return f"`benchmarks/bench_engine.py`; {told[0]}\n\n{conditions}\n\n{engine(result)}"
+    where = f"`benchmarks/bench_engine.py`; {lines(result)[0]}"
+    return f"{where}\n\n{conditions(result)}\n\n{engine(result)}"
 
 
 def pool_size() -> str:

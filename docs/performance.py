@@ -107,7 +107,7 @@ def growth() -> str:
     )
     rows = [[row[1], row[2], row[3], *row[4].split()] for row in found if row]
     head = ["verb; beside how many", "little", "much", "us, little", "us, much", "ratio"]
-    return f"{''.join(told[:-1])}\n{table(head, rows)}\nus, {told[-1].removeprefix('- ')}"
+    return f"{''.join(told[:-1])}\n{table(head, rows)}\nEach verb, {told[-1].removeprefix('- ')}"
 
 
 def active_prefix() -> str:
