@@ -42,17 +42,18 @@ INTRODUCTION = """\
 For such a model, give the layers by hand:
 `octavo.ModelSpec(name, layers=(octavo.Attention(...), ...))`.
 
-Each family's line tells of the model that its class in transformers makes when nothing is said: an
-example of the kinds of layers, not a published model.
-Figures are those of `octavo.plan` when nothing is said.
+The example of a family is the model that its class in transformers makes with default arguments:
+it shows the kinds of layers, and is not a published model.
+Figures are those of `octavo.plan` with default arguments.
 
-Bytes per token are of bf16, while every layer keeps it; an indexer's keys are fp8 with scales.
-Bytes per sequence are those it has from its start, whatever its length: recurrent states in fp32
-and convolution inputs in bf16 (`--state-dtype bf16` halves the recurrent part); the other input of
-a cross attention comes on top.
+Bytes per token are of a cache in bf16 whose windows are not yet full, so that every layer keeps
+every token; an indexer's keys are fp8 with scales.
+Bytes per sequence are taken from its start, whatever its length: recurrent states in fp32 and
+convolution inputs in bf16 (`--state-dtype bf16` halves the recurrent part); what cross attention
+keeps of the other input comes on top.
 *remote* marks families whose code comes with the model's files.
-The last column says how `octavo.engine` runs the family, and under how many of the conditions
-below its tokens are those of `generate()`.
+The last column says how `octavo.engine` runs the family, and under how many of the twelve
+conditions below its tokens are those of `generate()`.
 
 This page is written by `make help-texts`.
 """
@@ -67,7 +68,7 @@ GROUPS = {
 TITLES = {
     "dense": "Every layer sees every token",
     "windowed": "Windows, chunks, shared layers",
-    "pruned": "Layers as a list says",
+    "pruned": "Layers as a list in the config says",
     "looped": "Layers that run several times",
     "latent": "One compressed row per token",
     "sparse": "Indexers, rows of several tokens",
@@ -124,7 +125,7 @@ def _example(name: str, family: Family) -> tuple[str, str, str]:
     try:
         spec = ModelSpec(name, tuple(family.read(Fields({}, family.defaults, name))))
     except ConfigError as error:
-        return (f"depends on `{error.field}`, which has no default or none that fits", "", "")
+        return (f"no example: `{error.field}` has no default, or none that fits", "", "")
     return _figures(spec)
 
 
@@ -188,9 +189,10 @@ def _short(answer: dict[str, Any] | None) -> str:
 def _engine() -> list[str]:
     """Which families the engine runs, how, under which conditions, and why not the others."""
     lines = [
-        "A model of each family answers three prompts under each of these conditions, tiny and",
-        "random but for SmolLM2-135M. A condition is met where every greedy token is that of the",
-        "model's own `generate()`; a test runs a sample again, `docs/model_table.py --engine` all:",
+        "A tiny model of each family with random weights, and SmolLM2-135M with its own, answers",
+        "three prompts under each of these conditions. A condition is met where every greedy token",
+        "is that of the model's own `generate()`. A test runs a sample of them again, and",
+        "`docs/model_table.py --engine` runs all:",
         "",
         "| condition | what is run |",
         "|---|---|",

@@ -1,6 +1,7 @@
 """Arguments checked: each is returned as the type it must have, or refused by name and value.
 
-Knows numbers, names, token ids and arrays of numbers; nothing of models, pages or tensors.
+Knows numbers, names, token ids, arrays of numbers and the names of packages that may be missing;
+nothing of models, pages or tensors.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -26,6 +27,14 @@ MAX_TOKEN = 2**31 - 1
 _RANGES = {"float64": (0.0, inf), "float32": (2.0**-149, (2 - 2.0**-23) * 2.0**127)}
 """Smallest and largest number beside 0 that a type holds."""
 _BEYOND_NUMPY = ("bfloat16", "float8_e4m3fn")
+
+
+def not_installed(package: str, extra: str) -> str:
+    """That a package is missing, and how it comes: with a release of octavo, and in a checkout."""
+    return (
+        f"{package} is not installed; it comes with pip install 'octavo[{extra}]', in a checkout "
+        f"of octavo with pip install '.[{extra}]'"
+    )
 
 
 def first_twice(names: Iterable[str]) -> str | None:

@@ -453,7 +453,8 @@ def test_a_comparison_says_nothing_fits_only_where_nothing_does(ask, tmp_path):
     ("name", "message"),
     [
         ("meta-llama/Llama-3.3-70B", "of a model on a hub, save its config.json first"),
-        ("nowhere", "there is no such file or folder\n"),
+        ("nowhere", "no model of that name (known: smollm2-135m"),
+        ("Llama-3.1-8B", "; save the config.json that lies beside its weights"),
         ("nowhere.json", "there is no such file or folder\n"),
         ("no/such/config.json", "there is no such file or folder, nor a folder 'no/such'"),
         ("empty", "the folder has no config.json"),

@@ -16,8 +16,8 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import octavo
+from octavo.checks import not_installed
 from octavo.cli import main
-from octavo.cli.arguments import not_installed
 from octavo.cli.models import read_model
 from octavo.cli.terminal import Answers
 
@@ -186,6 +186,15 @@ def test_json_of_a_schema(generate, octavo_run, tmp_path):
         found, _, err = octavo_run("generate", *TINY, "hello", "--json-schema", path)
         assert code == found
         assert words in err
+
+
+def test_a_schema_without_llguidance(octavo_run, monkeypatch, tmp_path):
+    """It is missed before a model is looked for, in one line that says what to install."""
+    monkeypatch.setattr("octavo.cli.generate.find_spec", lambda name: None)
+    words = ("generate", "hello", "--model", "nowhere", "--json-schema", tmp_path / "schema.json")
+
+    expected = (1, "", f"octavo: {not_installed('llguidance', 'grammar')}\n")
+    assert expected == octavo_run(*words)
 
 
 def test_narrowed_choice_samples(generate):

@@ -12,6 +12,7 @@ import transformers
 
 import octavo
 from octavo import SamplingError
+from octavo.checks import not_installed
 from octavo.engine import Engine, SamplingParams
 from octavo.engine.sampling import Samplers, grammars
 
@@ -250,7 +251,7 @@ def test_refuses_a_form_without_what_it_needs(monkeypatch):
         with pytest.raises(SamplingError, match=words):
             Samplers(9, tokenizer).make(params)
     monkeypatch.setattr(grammars, "find_spec", lambda name: None)
-    with pytest.raises(SamplingError, match=r"pip install 'octavo\[grammar\]'"):
+    with pytest.raises(SamplingError, match=re.escape(not_installed("llguidance", "grammar"))):
         Samplers(9, None).make(params)
 
 

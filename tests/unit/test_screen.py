@@ -155,6 +155,22 @@ def test_elsewhere_what_takes_long_is_a_line(monkeypatch):
     assert [*told, "tiny: answering, 3 tokens"] == log.getvalue().splitlines()
 
 
+def test_elsewhere_a_long_stage_is_written_whole_once(monkeypatch):
+    """What pip installs is a line of hundreds of characters; later lines begin like it."""
+    monkeypatch.setattr("octavo.cli.waiting._FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("octavo.cli.waiting._NEXT_SECONDS", 0.0)
+    log = io.StringIO()
+    stage = "Installing collected packages: mpmath, " + "a-package, " * 40
+    with ProgressBar("make", log) as bar:
+        bar(stage)
+        while log.getvalue().count("\n") < 3:
+            time.sleep(0.01)
+
+    first, *others = log.getvalue().splitlines()
+    assert f"make: {stage}" == first
+    assert {"make: Installing collected packages: mpmath..."} == set(others)
+
+
 def test_elsewhere_what_is_quick_is_no_line():
     """Nobody waited for it."""
     log = io.StringIO()

@@ -10,8 +10,8 @@ from traces import read_trace as read_ids
 
 import octavo
 from octavo import simulation
+from octavo.checks import not_installed
 from octavo.cli import html, main
-from octavo.cli.arguments import not_installed
 from octavo.simulation import generate
 
 CONFIG = {

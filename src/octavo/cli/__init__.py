@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from octavo import __version__, interrupts
+from octavo.checks import not_installed
 from octavo.cli import completion, demo, doctor, generate, plan, pull, settings, simulate
-from octavo.cli.arguments import CommandError, UsageError, is_unit, not_installed
+from octavo.cli.arguments import CommandError, UsageError, is_unit
 from octavo.errors import BudgetTooSmall, OctavoError, PlanError
 
 __all__ = ["main", "parser"]

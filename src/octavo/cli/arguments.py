@@ -30,14 +30,6 @@ class UsageError(CommandError):
     code = 2
 
 
-def not_installed(package: str, extra: str) -> str:
-    """That a package is missing, and how it comes: with a release of octavo, and in a checkout."""
-    return (
-        f"{package} is not installed; it comes with pip install 'octavo[{extra}]', in a checkout "
-        f"of octavo with pip install '.[{extra}]'"
-    )
-
-
 def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
     """A converter for an integer of at least ``low`` and at most ``high``."""
     right = f"a whole number of at least {low}" + ("" if high is None else f", at most {high}")

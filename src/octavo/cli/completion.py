@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from octavo.checks import not_installed
 from octavo.cli import arguments, settings
 
 _SHELLS = {
@@ -20,7 +21,8 @@ def add_to(commands: Any) -> None:
         "completion",
         help="print a script that lets a shell complete octavo's commands",
         description="Print a script that lets a shell complete octavo's commands, options, their "
-        "choices and files. It comes from shtab, which pip install 'octavo[completion]' brings.",
+        "choices and files. It comes from shtab, which pip install 'octavo[completion]' brings, in "
+        "a checkout of octavo pip install '.[completion]'.",
         epilog="; ".join(f"{shell}: {how}" for shell, how in _SHELLS.items()),
     )
     parser.add_argument("shell", choices=[*_SHELLS], help="the shell it is for")
@@ -38,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     try:
         import shtab
     except ModuleNotFoundError:
-        raise arguments.CommandError(arguments.not_installed("shtab", "completion")) from None
+        raise arguments.CommandError(not_installed("shtab", "completion")) from None
     whole = parser()
     for command in settings.parsers(whole).values():
         for action in command._actions:

@@ -13,7 +13,7 @@ from typing import Any
 from octavo import __version__, core
 from octavo.attention import Backend, backends
 from octavo.checkpoints import processor
-from octavo.cli.arguments import not_installed
+from octavo.checks import not_installed
 from octavo.cli.machine import available_memory, machine_memory
 from octavo.errors import ModelError
 from octavo.folders import cache_home

@@ -5,11 +5,13 @@ import json
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import octavo
 from octavo.checkpoints import hub, text
+from octavo.checks import not_installed
 from octavo.cli import arguments, pull, report
 from octavo.cli.machine import machine_memory
 from octavo.cli.terminal import Answers
@@ -135,9 +137,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _read_schema(path: str | None) -> str | None:
-    """The text of a file; whether it is a schema the engine will say."""
+    """The text of a file, where llguidance is here; whether it is a schema the engine will say."""
     if path is None:
         return None
+    if find_spec("llguidance") is None:
+        raise arguments.CommandError(not_installed("llguidance", "grammar"))
     try:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

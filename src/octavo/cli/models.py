@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from octavo.checkpoints import hub
+from octavo.errors import ConfigError
 from octavo.model.configs.weights import WeightsFound, weights_beside
 from octavo.model.spec import ModelSpec
 
+_ELSEWHERE = "save the config.json that lies beside its weights on a hub, and give that file"
 _WEIGHTS = ("*.safetensors", "*.gguf", "*.bin", "*.pth")
 
 
@@ -17,6 +19,11 @@ def read_model(config: str) -> ModelSpec:
         ConfigError: it cannot be read, or is of an unknown architecture.
         ModelError: the named model has not been pulled.
     """
+    is_name = config and "/" not in config and not config.endswith((".json", ".gguf"))
+    if is_name and config not in hub.MODELS and not Path(config).exists():
+        known = ", ".join(hub.MODELS)
+        nowhere = f"there is no such file or folder, and no model of that name (known: {known})"
+        raise ConfigError("path", config, f"{nowhere}; {_ELSEWHERE}")
     spec, name = ModelSpec.from_config(_path(config)), _title(config)
     if spec.name == name:
         return spec

@@ -10,6 +10,7 @@ from typing import Any
 
 import octavo
 from octavo import interrupts, simulation
+from octavo.checks import not_installed
 from octavo.cli import arguments, simulate_options, simulate_page
 from octavo.cli.machine import machine_memory
 from octavo.cli.models import model_files, read_model, read_weights
@@ -139,7 +140,7 @@ def _require_outputs(options: argparse.Namespace) -> None:
     read += [] if options.config is None else model_files(options.config)
     check_outputs(outputs, [*read, *settings_file(options)])
     if find_spec("matplotlib") is None:
-        raise arguments.CommandError(arguments.not_installed("matplotlib", "simulate"))
+        raise arguments.CommandError(not_installed("matplotlib", "simulate"))
 
 
 def _time_model(options: argparse.Namespace) -> simulation.TimeModel:

@@ -20,6 +20,7 @@ _COLUMNS = 80  # of a terminal that does not tell
 _SPARE = 3  # columns left free on the right: for the ^C that a terminal shows
 _DRAW_SECONDS = 0.1
 _FIRST_SECONDS, _NEXT_SECONDS = 1.0, 8.0  # between lines where no terminal is
+_AGAIN = 40  # columns of a stage that has been told whole
 _SHOWN_SECONDS = 2.0  # of a count without end
 _SURE_SECONDS = 3.0  # before what is left can be guessed from what is done
 _SHOWN = 20  # lines of a command that failed
@@ -40,7 +41,8 @@ class ProgressBar:
 
     A terminal shows it on one line, however narrow, which is rewritten ten times per second and
     erased at the end. Elsewhere what takes longer than a second gets a line, and another one every
-    eight seconds. A thread writes them, so that they also come while a library is being imported.
+    eight seconds, in which a long stage is not written whole again. A thread writes them, so that
+    they also come while a library is being imported.
 
     Args:
         name: what stands before the stages.
@@ -99,7 +101,7 @@ class ProgressBar:
 
     def _run(self) -> None:
         try:
-            told = (0.0, 0.0)  # since when the count goes on that was last told of, and when
+            told, when = _State("", 0, 0, 0.0), 0.0  # what was last told of, and when
             while not self._over.wait(_DRAW_SECONDS):
                 self._say()
                 state = self._state
@@ -109,12 +111,14 @@ class ProgressBar:
                     self._draw(self._fitted(state))
                     continue
                 now = time.monotonic()
-                first = told[0] != state.since
-                if now - (state.since if first else told[1]) >= (
+                first = told.since != state.since
+                if now - (state.since if first else when) >= (
                     _FIRST_SECONDS if first else _NEXT_SECONDS
                 ):
-                    told = (state.since, now)
-                    self._stream.write(f"{self._name}: {self._whole(state)}\n")
+                    again = not first and told.stage == state.stage
+                    stage = _cut(state.stage, _AGAIN) if again else state.stage
+                    told, when = state, now
+                    self._stream.write(f"{self._name}: {self._whole(state, stage)}\n")
                     self._stream.flush()
             self._say()
             self._draw("")
@@ -134,9 +138,9 @@ class ProgressBar:
             self._stream.flush()
             self._shown = _columns(line)
 
-    def _whole(self, state: _State) -> str:
+    def _whole(self, state: _State, stage: str) -> str:
         count = self._count(state)
-        return f"{state.stage}{',' if count else ''}{count}{_time(state)}"
+        return f"{stage}{',' if count else ''}{count}{_time(state)}"
 
     def _fitted(self, state: _State) -> str:
         """As much as the terminal is wide: what counts most first, the bar with what is left."""

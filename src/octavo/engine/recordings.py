@@ -1,8 +1,9 @@
 """Steps of one model that are recorded, by their shape, for as long as the model stays as it is.
 
-Calls of modules take a third of a decode step of a small model on a CPU. When a shape has come some
-times a step of it is recorded; the next is computed both ways; and where both gave the same bits,
-those behind it are made of the recorded calls alone. Knows no requests, pages or kinds of layers.
+In a small model calls of modules are a large part of a decode step on a CPU. When a shape has come
+some times a step of it is recorded; the next is computed both ways; and where both gave the same
+bits, those behind it are made of the recorded calls alone. Knows no requests, pages or kinds of
+layers.
 """
 
 from collections import OrderedDict

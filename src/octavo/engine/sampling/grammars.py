@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from octavo.checks import not_installed
 from octavo.engine.sampling.params import FORMS, SamplingParams
 from octavo.errors import SamplingError, uncopied
 
@@ -153,7 +154,7 @@ class Grammars:
             return
         value = getattr(params, field)
         if find_spec("llguidance") is None:
-            right = "llguidance is not installed; it comes with pip install 'octavo[grammar]'"
+            right = f"it is not looked at, as {not_installed('llguidance', 'grammar')}"
             raise SamplingError(field, value, right)
         if self._tokenizer is None:
             raise SamplingError(field, value, "it needs Engine(tokenizer=...)")

@@ -8,7 +8,7 @@ from octavo.model.layers import Layer
 
 
 def dory(fields: Fields) -> list[Layer]:
-    """Each fourth layer sees everything; those of the middle run ``n_recurrent_loops`` times.
+    """Every fourth layer sees everything; those in the middle run ``n_recurrent_loops`` times.
 
     Files list attention and feed-forward as blocks of their own, two per layer. Each loop keeps its
     own keys and values unless ``recurrent_kv_cache_mode`` is ``last_loop``.

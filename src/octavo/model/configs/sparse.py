@@ -143,7 +143,7 @@ def mistral_large4(fields: Fields) -> list[Layer]:
 
 
 def glm5_next(fields: Fields) -> list[Layer]:
-    """Each fourth layer keeps a latent row, and mostly an indexer's key; the others a state.
+    """Every fourth layer keeps a latent row, and mostly an indexer's key; the others a state.
 
     Beside the key of a token the indexer keeps the gate by which keys are pooled.
     """

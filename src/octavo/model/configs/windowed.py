@@ -45,12 +45,12 @@ def from_the_second(fields: Fields) -> list[Layer]:
 
 
 def four_of_five(fields: Fields) -> list[Layer]:
-    """Each fifth layer sees everything, the others have a window."""
+    """Every fifth layer sees everything, the others have a window."""
     return _all_but_each(fields, 5)
 
 
 def sixth_and_last(fields: Fields) -> list[Layer]:
-    """Each sixth layer and the last see everything, the others have a window."""
+    """Every sixth layer and the last see everything, the others have a window."""
     last = fields.layers - 1
     return with_windows(fields, lambda layer: layer != last and (layer + 1) % 6 != 0)
 
@@ -79,7 +79,7 @@ def after_dense(fields: Fields) -> list[Layer]:
 
 
 def modernbert(fields: Fields) -> list[Layer]:
-    """Each third layer sees everything; ``local_attention`` of the others is of both sides."""
+    """Every third layer sees everything; ``local_attention`` of the others is of both sides."""
     every = fields.count("global_attn_every_n_layers", default=3)
     window = max(1, fields.count("local_attention") // 2)
     fields.ignore("sliding_window")
