@@ -122,6 +122,7 @@ PREPARED = {
     "keep": (same, lambda s: s.cache.keep(s.a, 8)),
     "truncate": (Scene.decoded, lambda s: s.cache.truncate(s.a, s.a.length - s.far)),
     "truncate a shared page": (Scene.decoded, lambda s: s.cache.truncate(s.b, s.b.length - s.far)),
+    "slide": (Scene.decoded, lambda s: s.cache.slide(s.a, s.a.computed + 1)),
     "drop": (Scene.decoded, lambda s: s.cache.drop(s.c, s.far)),
     "fork": (same, lambda s: s.cache.fork(s.a, 2)),
     "preempt": (same, lambda s: s.cache.preempt(s.a)),
