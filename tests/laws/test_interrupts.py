@@ -113,6 +113,7 @@ PREPARED = {
     "check_limit": (same, lambda s: s.cache.check_limit(3, 4, s.extra)),
     "need": (Scene.learned, lambda s: s.cache.need(s.batch, 2)),
     "available": (same, lambda s: s.cache.available()),
+    "held": (same, lambda s: s.cache.held(s.a)),
     "extend": (Scene.learned, lambda s: s.cache.extend([s.a, s.b, s.c], 2)),
     "extend a batch": (Scene.learned, lambda s: s.cache.extend(s.batch, 2)),
     "commit": (Scene.open, lambda s: s.cache.commit(s.step, [1, 2, 3])),

@@ -17,6 +17,7 @@ from octavo.active_prefix.cache import ActivePrefixCache
 from octavo.attention.parameters import Parameters
 from octavo.cache.identity import Identity
 from octavo.cache.policies import LRU, SLRU
+from octavo.engine.host import HostMemory
 from octavo.engine.sampling import Sampler, SamplingParams
 from octavo.engine.speculation.lookup import NGrams, PromptLookup
 from octavo.errors import CopyError
@@ -140,7 +141,7 @@ def _values():
     yield from (index.vllm(step, plan=plan), index.dense(step, plan=plan), LRU(), SLRU(30))
     yield from (StepRows(step, page_size=4), index.LatentGeometry(80, 16, 64, 64, 16))
     yield from (Parameters(window=4), SamplingParams(temperature=0.5))
-    yield from (PromptLookup(), NGrams(2))
+    yield from (PromptLookup(), NGrams(2), HostMemory("1GiB"))
     yield from (settings.Setting(plan), times.TimeModel(), Pool(pages=9), Job(request))
     yield from (request, Trace("t", "log", [request]), AnswerTokens([request]), Timeline(1.0))
     yield from (
