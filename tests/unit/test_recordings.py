@@ -565,12 +565,16 @@ def test_a_request_sees_a_model_that_was_changed_before_it():
 
 
 def test_two_engines_of_one_model_quantise_apart():
-    """The second finds the layers that the first has taken, and each has its own."""
-    with engine_of() as first:
-        model, plan = first._core.runner.model, first._core.runner.storage.plan
-        exact = run(first, PROMPTS)
+    """The second finds the layers that the first has taken, and each computes with its own."""
+    torch.manual_seed(5)
+    shape = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "eos_token_id": None}
+    config = transformers.LlamaConfig(**shape, num_hidden_layers=2, num_attention_heads=4)
+    model = transformers.LlamaForCausalLM(config).eval()
+    spec = octavo.ModelSpec.from_config(config.to_dict())
+    plan = octavo.plan(spec, "8MiB", page_size=4, dtype="fp32", order="head", max_length=128)
     with Engine(model, plan) as first:
-        run(first, PROMPTS)
-        with pytest.raises(octavo.errors.UnsupportedModel, match="multiple of 32"):
-            Engine(model, plan, quantise="int8")
+        exact = run(first, PROMPTS)
+        with Engine(model, plan, quantise="int8") as second:
+            assert second._core.runner._linears.nbytes
+            run(second, PROMPTS)
         assert exact == run(first, PROMPTS)
